@@ -10,12 +10,13 @@ For each script:
 
 - one run under ``powerband profile --keep-running``: sum of the ledger by wall time, share of the account ``other``,
   errors of the instrumentation;
-- runs with and without the instrumentation, in pairs whose order alternates. The digests of all parameters must be
-  equal. The overhead is the median over pairs of the ratio of the seconds of the training loop, minus 1; by wall time,
-  and by the processor time of the process, which depends less on other work on the machine.
+- pairs of runs with and without the instrumentation. The digests of all parameters must be equal. Both runs of a pair
+  run at the same time on the same core, which the kernel gives to them in turn, so what slows the machine down slows
+  both. The overhead is the ratio of the processor seconds of the training loop, minus 1: of all threads of the
+  process, and of its workers and ranks. The result is the median over pairs, with a 95 % bootstrap interval.
 
 Each script of one process has a core of its own, and all cores measure at the same time. Scripts of several processes
-follow one after another, without a fixed core.
+follow one after another, and both runs of a pair share all cores.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from scipy.stats import bootstrap
+
 from powerband.attach.launch import launch
 from powerband.core.machine.device import host_facts
 
@@ -51,18 +54,18 @@ CASES: dict[str, list[str]] = {
         "80000",
         "--outcome",
     ],
-    "tianshou DQN": [str(SCRIPTS / "tianshou_dqn.py"), "24000"],
+    "tianshou DQN": [str(SCRIPTS / "tianshou_dqn.py"), "30000"],
     "torchrl DQN": [str(SCRIPTS / "torchrl_dqn.py"), "20000"],
-    "skrl PPO": [str(SCRIPTS / "skrl_ppo.py"), "16384"],
+    "skrl PPO": [str(SCRIPTS / "skrl_ppo.py"), "32768"],
     "rsl_rl PPO": [str(SCRIPTS / "rsl_rl_ppo.py"), "400"],
     "torch, loader": [str(SCRIPTS / "supervised.py"), "plain", "4000"],
-    "torch, loader with two workers": [str(SCRIPTS / "supervised.py"), "workers", "2000"],
-    "accelerate": [str(SCRIPTS / "supervised.py"), "accelerate", "3000"],
+    "torch, loader with two workers": [str(SCRIPTS / "supervised.py"), "workers", "4000"],
+    "accelerate": [str(SCRIPTS / "supervised.py"), "accelerate", "4000"],
     "pytorch-lightning": [str(SCRIPTS / "supervised.py"), "lightning", "4000"],
-    "transformers Trainer": [str(SCRIPTS / "supervised.py"), "trainer", "1000"],
-    "torch DDP, two gloo ranks": [*TORCHRUN, str(SCRIPTS / "ranks.py"), "700"],
+    "transformers Trainer": [str(SCRIPTS / "supervised.py"), "trainer", "4000"],
+    "torch DDP, two gloo ranks": [*TORCHRUN, str(SCRIPTS / "ranks.py"), "1000"],
 }
-"""Name -> arguments of the interpreter. Training takes seconds, as the first second costs more."""
+"""Name -> arguments of the interpreter. Training takes about ten seconds, because the first second costs more."""
 SEVERAL_PROCESSES = (
     "stable-baselines3 PPO, two processes",
     "torch, loader with two workers",
@@ -77,17 +80,16 @@ def variables(peers: str) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1", **({"PYTHONPATH": os.pathsep.join(paths)} if paths else {})}
 
 
-def outcome_of(output: str) -> tuple[str, float, float]:
-    """Returns digest, wall seconds and processor seconds that a script has printed.
+def outcome_of(output: str) -> tuple[str, float]:
+    """Returns the digest that a script has printed and its processor seconds, which are the sum over its ranks.
 
     Raises:
         RuntimeError: The script has printed none.
     """
-    for line in output.splitlines():
-        if line.startswith("OUTCOME "):
-            digest, wall, cpu = line.split()[1:]
-            return digest, float(wall), float(cpu)
-    raise RuntimeError(output[-2000:])
+    outcomes = [line.split()[1:] for line in output.splitlines() if line.startswith("OUTCOME ")]
+    if not outcomes:
+        raise RuntimeError(output[-2000:])
+    return " ".join(sorted(digest for digest, _ in outcomes)), sum(float(seconds) for _, seconds in outcomes)
 
 
 def interpreter(core: int | None) -> list[str]:
@@ -95,17 +97,22 @@ def interpreter(core: int | None) -> list[str]:
     return [sys.executable] if core is None else ["taskset", "--cpu-list", str(core), sys.executable]
 
 
-def run(arguments: list[str], tool: str, peers: str, core: int | None) -> tuple[str, float, float]:
-    """Runs a script, with the instrumentation if `tool` is not empty, and returns its outcome."""
-    with (
-        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-        open(Path(folder) / "out.txt", "w+b") as out,
-    ):
-        launched = launch(
-            [*interpreter(core), *arguments], tool, Path(folder), variables(peers), stdout=out, stderr=out
-        )  # fmt: skip
-        launched.wait()
-        return outcome_of((Path(folder) / "out.txt").read_text())
+def run_pair(arguments: list[str], tools: list[str], peers: str, core: int | None) -> dict[str, tuple[str, float]]:
+    """Runs a script once with each tool, at the same time, and returns their outcomes; "" is no instrumentation."""
+
+    def run(tool: str) -> tuple[str, float]:
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
+            open(Path(folder) / "out.txt", "w+b") as out,
+        ):
+            launched = launch(
+                [*interpreter(core), *arguments], tool, Path(folder), variables(peers), stdout=out, stderr=out
+            )  # fmt: skip
+            launched.wait()
+            return outcome_of((Path(folder) / "out.txt").read_text())
+
+    with ThreadPoolExecutor(len(tools)) as pool:
+        return dict(zip(tools, pool.map(run, tools), strict=True))
 
 
 def reason(error: RuntimeError) -> str:
@@ -145,19 +152,19 @@ def measure(name: str, pairs: int, peers: str, core: int | None) -> dict[str, An
         "processes": len(profile["processes"]),
         "failures": profile["failures"],
     }
-    digests, wall, cpu = set(), [], []
+    digests, overheads = set(), []
     for pair in range(pairs):
-        order = ("", "profile") if pair % 2 == 0 else ("profile", "")
-        results = {tool: run(arguments, tool, peers, core) for tool in order}
-        digests |= {results[tool][0] for tool in order}
-        wall.append(results["profile"][1] / results[""][1] - 1)
-        cpu.append(results["profile"][2] / results[""][2] - 1)
+        tools = ["", "profile"] if pair % 2 == 0 else ["profile", ""]
+        results = run_pair(arguments, tools, peers, core)
+        digests |= {digest for digest, _ in results.values()}
+        overheads.append(results["profile"][1] / results[""][1] - 1)
     if pairs:
+        interval = bootstrap((overheads,), statistics.median, vectorized=False, method="percentile", rng=0)
         row |= {
             "bit_identical": len(digests) == 1,
-            "overhead_wall": statistics.median(wall),
-            "overhead_cpu": statistics.median(cpu),
-            "pairs": {"wall": wall, "cpu": cpu},
+            "overhead": statistics.median(overheads),
+            "overhead_interval": list(interval.confidence_interval),
+            "overheads": overheads,
         }
     return row
 
@@ -182,7 +189,7 @@ def main() -> None:
             row = {"script": name, "error": reason(error)}
         with lock:
             rows[name] = row
-            print(json.dumps({key: value for key, value in row.items() if key != "pairs"}), flush=True)
+            print(json.dumps({key: value for key, value in row.items() if key != "overheads"}), flush=True)
             if options.json:
                 done = [rows[each] for each in CASES if each in rows]
                 result = {"pairs": options.pairs, "host": host_facts(), "scripts": done}

@@ -23,6 +23,5 @@ if __name__ == "__main__":
         optimizer.step()
         total = loss.detach().clone()
         dist.all_reduce(total)
-    if dist.get_rank() == 0:
-        outcome.show(model.parameters())
+    outcome.show(model.parameters())
     dist.destroy_process_group()

@@ -21,7 +21,7 @@ from powerband.attach.trial import trials
 from powerband.attach.trial.change import Change, Permanent
 from powerband.attach.trial.observed import observed
 from powerband.attach.trial.plausible import plausible_changes
-from powerband.attach.trial.trial_run import TrialRun, first_run
+from powerband.attach.trial.trial_run import TrialRun, first_run, timed_run
 from powerband.attach.trial.trials import Trials
 from powerband.attach.trial.work import Work
 from powerband.cli.main import main
@@ -147,6 +147,13 @@ if __name__ == "__main__":
     while True:
         envs.step(np.zeros(4, int))
 """
+
+
+@pytest.mark.parametrize("unit", ["env_steps", "updates"])
+def test_a_run_ends_after_its_work(tmp_path: Path, unit: str) -> None:
+    (tmp_path / "train.py").write_text(STEPPING if unit == "env_steps" else WAITING)
+    run = timed_run([sys.executable, "train.py", "own"], tmp_path, None, Work(unit, 8, 40, 1.0), 1.0)
+    assert run.error == "" and run.rate is not None and run.rate > 0
 
 
 @pytest.mark.slow

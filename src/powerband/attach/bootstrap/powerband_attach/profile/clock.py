@@ -27,20 +27,38 @@ MOST_ENVS = 1000
 """Number of environments that are counted apart; a script may make environments again and again."""
 
 
+class Account:
+    """Times of one account.
+
+    Attributes:
+        name: Name of the account.
+        ns: Nanoseconds of the spans that have ended, and of the parts of the open ones before `Clock.since`.
+        bins: Histogram of the durations of the spans, which include inner spans.
+        longest: Longest duration in nanoseconds.
+    """
+
+    __slots__ = ("name", "ns", "bins", "longest")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.ns = self.longest = 0
+        self.bins = [0] * BINS
+
+
 class Clock:
     """Times of one thread.
 
     Attributes:
         thread: Identifier of the thread, the one that trains.
-        ns: Account -> nanoseconds of the spans that have ended, and of the parts of the open ones before `since`.
-        durations: Account -> histogram of the durations of its spans, which include inner spans. The item after the
-            last bin is the longest duration.
+        accounts: Name -> account.
         top: Account of the innermost open span; ``other`` outside of all.
+        since: Time of the last change of `top`.
+        stack: Of each open span: the account around it, and its start.
         env_depth: Number of open environment calls, so that nested wrappers count once.
         render_depth, render_ns: Number of open calls that draw an image of an environment, and their nanoseconds, which
             are a part of the time of the environments or of another account.
         env_steps: Environment steps; a call of a vector environment counts all of its environments.
-        env_calls: Class and identity of an environment -> [calls of ``step``, environments in one call].
+        env_calls: Identity of an environment -> [its class, calls of ``step``, environments in one call].
         earlier_envs: Name of a class -> environment steps and largest number of environments, of those that left
             `env_calls`.
         optimizers: Identity of an optimiser -> number of its steps.
@@ -58,14 +76,13 @@ class Clock:
     def restart(self) -> None:
         """Discards all times, and measures the present thread from now on."""
         self.thread = threading.get_ident()
-        self.ns: dict[str, int] = {OTHER: 0}
-        self.durations: dict[str, list[int]] = {}
-        self.stack: list[str] = []
+        self.top = Account(OTHER)
+        self.accounts = {OTHER: self.top}
+        self.stack: list[tuple[Account, int]] = []
         self.env_depth = self.render_depth = self.render_ns = 0
-        self.top = OTHER
         self.env_steps = 0
         self.optimizers: dict[int, int] = {}
-        self.env_calls: dict[tuple[type, int], list[int]] = {}
+        self.env_calls: dict[int, list[Any]] = {}
         self.earlier_envs: dict[str, tuple[int, int]] = {}
         self.waiting, self.first, self.previous = False, OTHER, OTHER
         self.recorded: list[tuple[str, int, int]] | None = None
@@ -82,35 +99,35 @@ class Clock:
     def env_call(self, fn: Callable[..., Any], is_step: bool, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Calls a method of the outermost environment in a span, and counts its steps."""
         self.env_depth = 1
-        start = self.enter("env")
+        self.enter("env")
         try:
             return fn(*args, **kwargs)
         finally:
-            self.leave("env", start)
+            self.leave()
             self.env_depth = 0
             if is_step:
                 self.count_env_steps(args[0])
 
     def count_env_steps(self, env: Any) -> None:
         """Counts one call of ``step`` of the outermost environment."""
-        calls = self.env_calls.get((type(env), id(env)))
-        if calls is None:
+        calls = self.env_calls.get(id(env))
+        if calls is None or calls[0] is not type(env):
             calls = self._add_env(env)
-        calls[0] += 1
-        self.env_steps += calls[1]
+        calls[1] += 1
+        self.env_steps += calls[2]
         if self.marks is not None:
             self.mark(self.marks)
 
-    def _add_env(self, env: Any) -> list[int]:
-        if len(self.env_calls) >= MOST_ENVS:
+    def _add_env(self, env: Any) -> list[Any]:
+        if len(self.env_calls) >= MOST_ENVS or id(env) in self.env_calls:  # an object that is gone had this identity
             self.earlier_envs, self.env_calls = self.env_classes(), {}
-        calls = self.env_calls[type(env), id(env)] = [0, number_of_envs(env)]
+        calls = self.env_calls[id(env)] = [type(env), 0, number_of_envs(env)]
         return calls
 
     def env_classes(self) -> dict[str, tuple[int, int]]:
         """Returns environment steps and largest number of environments in one call, by the name of the class."""
-        classes, calls = dict(self.earlier_envs), list(self.env_calls.items())
-        for (cls, _), (number, size) in calls:
+        classes, calls = dict(self.earlier_envs), list(self.env_calls.values())
+        for cls, number, size in calls:
             steps, largest = classes.get(cls.__name__, (0, 0))
             classes[cls.__name__] = (steps + number * size, max(largest, size))
         return classes
@@ -145,60 +162,64 @@ class Clock:
         if not self.trace:
             self.recorded = []
 
-    def enter(self, account: str) -> int:
-        """Opens a span and returns its start."""
+    def enter(self, name: str) -> None:
+        """Opens a span of an account."""
         if self.waiting:
-            self.waiting, self.first = False, account
+            self.waiting, self.first = False, name
         now = perf_counter_ns()
-        self.ns[self.top] += now - self.since
+        top = self.top
+        top.ns += now - self.since
         self.since = now
-        self.stack.append(self.top)
-        self.top = account
-        if account not in self.ns:
-            self.add(account)
-        return now
+        self.stack.append((top, now))
+        self.top = self.accounts.get(name) or self._add(name)
 
-    def leave(self, account: str, start: int) -> None:
+    def leave(self) -> None:
         """Closes the innermost span."""
         if not self.stack:  # `restart` has discarded the span: the process was forked inside of it
             return
         now = perf_counter_ns()
-        self.ns[self.top] += now - self.since
+        account = self.top
+        account.ns += now - self.since
         self.since = now
-        self.top = self.stack.pop()
-        self.previous = account
+        self.top, start = self.stack.pop()
+        self.previous = account.name
         duration = now - start
-        durations = self.durations[account]
-        durations[(duration * duration).bit_length()] += 1
-        if duration > durations[BINS]:
-            durations[BINS] = duration
+        account.bins[(duration * duration).bit_length()] += 1
+        if duration > account.longest:
+            account.longest = duration
         recorded = self.recorded
         if recorded is not None:
-            recorded.append((account, start, now))
+            recorded.append((account.name, start, now))
             if len(recorded) >= SPANS:
                 self.recorded, self.trace = None, recorded
 
-    def add(self, account: str) -> None:
-        """Adds an account without time."""
-        self.durations[account] = [0] * (BINS + 1)
-        self.ns[account] = 0
+    def _add(self, name: str) -> Account:
+        account = self.accounts[name] = Account(name)
+        return account
+
+    def spent_ns(self, name: str) -> int:
+        """Returns the nanoseconds of an account up to the last change of the innermost span."""
+        account = self.accounts.get(name)
+        return account.ns if account is not None else 0
 
     def read(self) -> dict[str, Any]:
         """Returns the times since `restart`, as JSON values. The open span counts up to now."""
         for _ in range(5):  # again if the thread has entered or left a span meanwhile
-            since, top, ns = self.since, self.top, dict(self.ns)
+            since, top = self.since, self.top
+            accounts = list(self.accounts.values())
+            ns = {each.name: each.ns for each in accounts}
             now = perf_counter_ns()
             if since == self.since:
                 break
-        ns[top] = ns.get(top, 0) + now - since
-        durations = {name: list(each) for name, each in list(self.durations.items())}
-        bins = {name: {i: n for i, n in enumerate(each[:BINS]) if n} for name, each in durations.items()}
+        ns[top.name] = ns.get(top.name, 0) + now - since
+        spans = [each for each in accounts if each.name != OTHER]
+        bins = {each.name: {i: n for i, n in enumerate(each.bins) if n} for each in spans}
         envs = self.env_classes()
         return {
             "now_ns": now,
             "ns": ns,
             "counts": {name: sum(each.values()) for name, each in bins.items()},
-            "worst_ns": {name: each[BINS] for name, each in durations.items()},
+            "worst_ns": {each.name: each.longest for each in spans},
             "bins": bins,
             "env_steps": self.env_steps,
             "num_envs": max([largest for _, largest in envs.values()], default=0),

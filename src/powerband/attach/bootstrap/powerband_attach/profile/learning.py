@@ -38,22 +38,21 @@ def _add_optimizer_hooks(module: ModuleType) -> None:
 
 RECORD_AFTER = 4
 """Number of steps of an optimiser before spans are recorded for the timeline."""
-_starts: list[int] = []
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     if get_ident() == clock.thread:
-        if clock.top == "optimizer" and _starts:  # the last step ended with an error, so no hook has closed it
-            clock.leave("optimizer", _starts.pop())
-        _starts.append(clock.enter("optimizer"))
+        if clock.top.name == "optimizer":  # the last step ended with an error, so no hook has closed it
+            clock.leave()
+        clock.enter("optimizer")
         if update_probe.asked:
             return update_probe.marked_closure(args, kwargs)
     return None
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if get_ident() == clock.thread and _starts:
-        clock.leave("optimizer", _starts.pop())
+    if clock.top.name == "optimizer" and get_ident() == clock.thread:
+        clock.leave()
         key = id(optimizer)
         if key not in clock.optimizers:
             _describe(optimizer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -12,15 +11,15 @@ from powerband_attach import record
 from powerband_attach.imports import when_imported
 from powerband_attach.profile import call_sites
 from powerband_attach.profile.clock import clock
-from powerband_attach.profile.timed import timed
+from powerband_attach.profile.timed import like
 from powerband_attach.safely import safely
 
 SETTINGS = ("_num_workers", "_pin_memory", "_prefetch_factor", "_persistent_workers", "_drop_last")
 _described: set[tuple] = set()
 _times: dict[str, list[int]] = {}
 """Place of construction -> batches, nanoseconds of waiting for them, iterators, nanoseconds of their creation."""
-_places: Any = WeakKeyDictionary()
-"""Iterator -> place of construction of its loader."""
+_of_iterators: Any = WeakKeyDictionary()
+"""Iterator -> times of the place at which its loader was created."""
 
 
 def watch() -> None:
@@ -36,6 +35,7 @@ def read() -> dict[str, list[int]]:
 def forget() -> None:
     """Discards all counts, in a forked process."""
     _times.clear()
+    _of_iterators.clear()
     _described.clear()
 
 
@@ -46,47 +46,64 @@ def _time_loader(module: Any) -> None:
 
 
 def _timed_batch(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """``__next__`` of a batch loader, which records the settings of each kind of loader once."""
-    waits = timed(fn, "data_wait")
+    """``__next__`` of a batch loader."""
 
-    @functools.wraps(fn)
     def call(self: Any) -> Any:
-        safely(_describe)(self)
-        before = clock.ns.get("data_wait", 0)
-        try:
-            return waits(self)
-        finally:
-            _add(_places.get(self, ""), 0, before)
+        if get_ident() != clock.thread:
+            return fn(self)
+        times = _of_iterators.get(self) or _add_iterator(self, "")
+        with _Waiting(times, 0):
+            return fn(self)
 
-    return call
+    return like(fn, call)
 
 
 def _timed_iterator(fn: Callable[..., Any]) -> Callable[..., Any]:
     """``__iter__`` of a batch loader, which starts the workers."""
-    waits = timed(fn, "data_wait")
 
-    @functools.wraps(fn)
     def call(self: Any) -> Any:
-        before = clock.ns.get("data_wait", 0)
-        iterator = waits(self)
+        if get_ident() != clock.thread:
+            return fn(self)
         place = call_sites.place_of(self)
-        safely(_places.__setitem__)(iterator, place)
-        _add(place, 2, before)
+        with _Waiting(_times_of(place), 2):
+            iterator = fn(self)
+        _add_iterator(iterator, place)
         return iterator
 
-    return call
+    return like(fn, call)
 
 
-def _add(place: str, column: int, before: int) -> None:
-    """Counts a span of this thread in two columns of a place. `before` is the time of all such spans before it."""
-    if get_ident() == clock.thread:
-        times = _times.setdefault(place, [0, 0, 0, 0])
-        times[column] += 1
-        times[column + 1] += max(0, clock.ns.get("data_wait", 0) - before)
+class _Waiting:
+    """Span of the account ``data_wait`` that also counts in two columns of the times of a place."""
+
+    __slots__ = ("times", "column", "before")
+
+    def __init__(self, times: list[int], column: int) -> None:
+        self.times, self.column = times, column
+
+    def __enter__(self) -> None:
+        self.before = clock.spent_ns("data_wait")
+        clock.enter("data_wait")
+
+    def __exit__(self, *error: Any) -> None:
+        clock.leave()
+        self.times[self.column] += 1
+        self.times[self.column + 1] += max(0, clock.spent_ns("data_wait") - self.before)
 
 
-def _describe(iterator: Any) -> None:
-    place = _places.get(iterator, "")
+def _times_of(place: str) -> list[int]:
+    return _times.setdefault(place, [0, 0, 0, 0])
+
+
+def _add_iterator(iterator: Any, place: str) -> list[int]:
+    times = _times_of(place)
+    safely(_of_iterators.__setitem__)(iterator, times)
+    safely(_describe)(iterator, place)
+    return times
+
+
+def _describe(iterator: Any, place: str) -> None:
+    """Records the settings of each kind of loader once."""
     settings = (place, *(getattr(iterator, name, None) for name in SETTINGS))
     if settings not in _described:
         _described.add(settings)

@@ -129,7 +129,7 @@ class Sampler:
             for top, place in self._pending:
                 self._count(top, self._callers.account(place, self._previous, clock.first), place)
             self._pending.clear()
-        top = clock.top
+        top = clock.top.name
         frame = sys._current_frames().get(clock.thread)
         if frame is None:
             return

@@ -41,11 +41,11 @@ def timed(fn: Callable[..., Any], account: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if get_ident() != clock.thread:
             return fn(*args, **kwargs)
-        start = clock.enter(account)
+        clock.enter(account)
         try:
             return fn(*args, **kwargs)
         finally:
-            clock.leave(account, start)
+            clock.leave()
 
     return like(fn, call)
 
@@ -53,7 +53,8 @@ def timed(fn: Callable[..., Any], account: str) -> Callable[..., Any]:
 def timed_env_call(fn: FunctionType, name: str) -> Callable[..., Any]:
     """Returns a function like ``step`` or ``reset`` of an environment.
 
-    Only the outermost call is a span, and only steps are counted.
+    Only the outermost call is a span, and only steps are counted. A step of one argument is timed without a further
+    call, because it is the most frequent one.
     """
     is_step = name == "step"
     if _takes_two(fn.__code__):
@@ -61,7 +62,15 @@ def timed_env_call(fn: FunctionType, name: str) -> Callable[..., Any]:
         def call(env: Any, action: Any) -> Any:
             if clock.env_depth or get_ident() != clock.thread:
                 return fn(env, action)
-            return clock.env_call(fn, is_step, (env, action), {})
+            clock.env_depth = 1
+            clock.enter("env")
+            try:
+                return fn(env, action)
+            finally:
+                clock.leave()
+                clock.env_depth = 0
+                if is_step:
+                    clock.count_env_steps(env)
 
         # A caller may pass the action by its name.
         call.__code__ = call.__code__.replace(co_varnames=fn.__code__.co_varnames[:2])

@@ -131,7 +131,7 @@ class UpdateProbe:
 
     @staticmethod
     def _span_ns() -> int:
-        return sum(clock.ns.get(name, 0) for name in SPANS)
+        return sum(map(clock.spent_ns, SPANS))
 
 
 def _profiler() -> Any:

@@ -18,8 +18,8 @@ def install() -> None:
     if until:
         original = Clock.mark
 
-        def mark(self: Clock) -> None:
-            original(self)
+        def mark(self: Clock, marks: list[tuple[int, int, int]]) -> None:
+            original(self, marks)
             if getattr(self, unit) >= until:
                 finish()
 
