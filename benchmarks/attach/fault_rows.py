@@ -1,6 +1,8 @@
 """The 44 rows of `faults.py`: framework, fault, dose, near-miss, and the labels that name the cause.
 
-The list was fixed before the suite was run for judgement. It has only faults that a user of the framework can have:
+The list was fixed before the suite was run for judgement. One dose has changed since: the near-miss of slow
+environments in skrl slept 0.1 ms in each of them, which is 65 % of the time on an idle machine. The list has only
+faults that a user of the framework can have:
 
 - Straggling environments need environments in processes, and a slow loader needs a loader.
 - Evaluations, figures and checkpoints are those of the framework's callbacks, options or trainer, where it has them.
@@ -128,7 +130,7 @@ ROWS = [
         "skrl",
         "skrl_ppo",
         {
-            "slow env": ("--env-ms 10", "--env-ms 0.1"),
+            "slow env": ("--env-ms 10", "--env-ms 0.02"),
             "straggler env": ("--mode async --first-env-ms 20", "--mode async --first-env-ms 0.1"),
             "tiny batch": ("--batch-size 4", "--batch-size 256"),
             "update interval": ("--epochs 100", "--epochs 1"),
