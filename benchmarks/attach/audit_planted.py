@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ from planted_scripts import PARSERS, PlantedScript, draw_scripts
 from powerband.attach.audit.audit import Audit, ScriptFailed
 from powerband.attach.audit.options import AuditOptions
 from powerband.core.errors import ConfigError
+from powerband.core.machine.device import host_facts
 
 DEAD = ("no-effect", "never-read")
 PEERS = Path(__file__).parents[2] / "build/peers"
@@ -106,9 +106,8 @@ def main() -> int:
     score = score_of(scripts, results)
     print(score)
     if target:
-        machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
         command = "python benchmarks/attach/audit_planted.py " + " ".join(sys.argv[1:])
-        report = {"command": command, "machine": machine, "seed": arguments.seed, "score": score, "scripts": results}
+        report = {"command": command, "host": host_facts(), "seed": arguments.seed, "score": score, "scripts": results}
         target.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 0 if score["passed"] else 1
 

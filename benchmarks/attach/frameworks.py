@@ -11,20 +11,23 @@ For each script:
 - one run under ``powerband profile --keep-running``: sum of the ledger by wall time, share of the account ``other``,
   errors of the instrumentation;
 - pairs of runs with and without the instrumentation. The digests of all parameters must be equal. Both runs of a pair
-  run at the same time on the same core, which the kernel gives to them in turn, so what slows the machine down slows
-  both. The overhead is the ratio of the processor seconds of the training loop, minus 1: of all threads of the
-  process, and of its workers and ranks. The result is the median over pairs, with a 95 % bootstrap interval.
+  share a core in turns of half a second, while the other one is stopped, so a slow phase of the machine slows both, and
+  each has the caches of the core for itself. The overhead is the ratio of the processor seconds of the training loop,
+  minus 1: of all threads of the process, and of its workers and ranks. The result is the median over pairs, with a 95 %
+  bootstrap interval.
 
 Each script of one process has a core of its own, and all cores measure at the same time. Scripts of several processes
-follow one after another, and both runs of a pair share all cores.
+follow one after another, and the runs of a pair have all cores in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -35,6 +38,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import psutil
 from scipy.stats import bootstrap
 
 from powerband.attach.launch import launch
@@ -74,6 +78,10 @@ SEVERAL_PROCESSES = (
 """Scripts that need all cores."""
 
 
+TURN_S = 0.5
+"""Seconds of a turn."""
+
+
 def variables(peers: str) -> dict[str, str]:
     """Returns the environment variables of the scripts."""
     paths = [peers, *filter(None, [os.environ.get("PYTHONPATH", "")])] if peers else []
@@ -97,22 +105,35 @@ def interpreter(core: int | None) -> list[str]:
     return [sys.executable] if core is None else ["taskset", "--cpu-list", str(core), sys.executable]
 
 
-def run_pair(arguments: list[str], tools: list[str], peers: str, core: int | None) -> dict[str, tuple[str, float]]:
-    """Runs a script once with each tool, at the same time, and returns their outcomes; "" is no instrumentation."""
+def run_in_turns(arguments: list[str], tools: list[str], peers: str, core: int | None) -> dict[str, tuple[str, float]]:
+    """Runs a script once with each tool, in turns, and returns their outcomes; "" is no instrumentation."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:
+        runs, command = {}, [*interpreter(core), *arguments]
+        for tool in tools:
+            folder = Path(root) / (tool or "none")
+            folder.mkdir()
+            with (folder / "out.txt").open("wb") as out:
+                runs[tool] = launch(command, tool, folder, variables(peers), stdout=out, stderr=out).popen
+            stop_or_continue(runs[tool].pid, signal.SIGSTOP)
+        running = list(runs.values())
+        while running:
+            for each in list(running):
+                stop_or_continue(each.pid, signal.SIGCONT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    each.wait(TURN_S)
+                    running.remove(each)
+                if len(running) > 1:
+                    stop_or_continue(each.pid, signal.SIGSTOP)
+        return {tool: outcome_of((Path(root) / (tool or "none") / "out.txt").read_text()) for tool in tools}
 
-    def run(tool: str) -> tuple[str, float]:
-        with (
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
-            open(Path(folder) / "out.txt", "w+b") as out,
-        ):
-            launched = launch(
-                [*interpreter(core), *arguments], tool, Path(folder), variables(peers), stdout=out, stderr=out
-            )  # fmt: skip
-            launched.wait()
-            return outcome_of((Path(folder) / "out.txt").read_text())
 
-    with ThreadPoolExecutor(len(tools)) as pool:
-        return dict(zip(tools, pool.map(run, tools), strict=True))
+def stop_or_continue(pid: int, number: signal.Signals) -> None:
+    """Sends SIGSTOP or SIGCONT to a process and its descendants."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        first = psutil.Process(pid)
+        for process in [first, *first.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
 
 
 def reason(error: RuntimeError) -> str:
@@ -149,13 +170,14 @@ def measure(name: str, pairs: int, peers: str, core: int | None) -> dict[str, An
         "shares": {account: seconds / wall_s for account, seconds in ledger.items()},
         "cause": profile["cause"],
         "updates_per_s": profile["updates_per_s"],
+        "iteration_ms": 1e3 * wall_s / profile["ranks"][0]["facts"]["iterations"],
         "processes": len(profile["processes"]),
         "failures": profile["failures"],
     }
     digests, overheads = set(), []
     for pair in range(pairs):
         tools = ["", "profile"] if pair % 2 == 0 else ["profile", ""]
-        results = run_pair(arguments, tools, peers, core)
+        results = run_in_turns(arguments, tools, peers, core)
         digests |= {digest for digest, _ in results.values()}
         overheads.append(results["profile"][1] / results[""][1] - 1)
     if pairs:
@@ -172,7 +194,7 @@ def measure(name: str, pairs: int, peers: str, core: int | None) -> dict[str, An
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=str(PEERS), help="folder of the frameworks")
-    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=10, help="0, which measures no overhead, or two or more")
     parser.add_argument("--only", nargs="*", default=list(CASES))
     parser.add_argument("--json", default="")
     options = parser.parse_args()
