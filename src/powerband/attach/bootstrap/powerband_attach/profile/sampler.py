@@ -22,8 +22,9 @@ from powerband_attach.safely import safely
 SAMPLE_S = 0.02
 WRITE_S, LATE_WRITE_S, LATE_S = 0.5, 5.0, 900.0
 """Seconds between two lines of the record; a longer time after the process has run for `LATE_S`."""
-NEW_CLASSES = 5
-"""Number of samples between two searches for new environment classes."""
+NEW_CLASSES, QUESTIONS = 5, 10
+"""Number of samples between two searches for new environment classes, and between two looks whether the launcher asks
+for something. Each look at a file releases the interpreter, and the thread that trains must give it back."""
 TRACE_S = 1.0
 """Longest recording of spans in seconds."""
 MOST_PENDING = 250
@@ -114,9 +115,10 @@ class Sampler:
             looks += 1
             if looks % NEW_CLASSES == 0:
                 safely(environments.wrap_new_classes)()
+                rendering.name_renderer()
+            if looks % QUESTIONS == 0:
                 output.flush_if_asked()
                 update_probe.look()
-                rendering.name_renderer()
             self._sample()
             now = time.monotonic()
             if now - self._written >= (WRITE_S if now - self._began < LATE_S else LATE_WRITE_S):
