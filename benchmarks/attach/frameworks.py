@@ -16,6 +16,9 @@ For each script:
   minus 1: of all threads of the process, and of its workers and ranks. The result is the median over pairs, with a 95 %
   bootstrap interval.
 
+``--variant "second thread"`` compares the plain script with one that starts and ends a thread first, without the
+instrumentation: a part of the overhead of a script that has no other thread.
+
 Each script of one process has a core of its own, and all cores measure at the same time. Scripts of several processes
 follow one after another, and the runs of a pair have all cores in turns.
 """
@@ -80,6 +83,12 @@ SEVERAL_PROCESSES = (
 
 TURN_S = 0.5
 """Seconds of a turn."""
+VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
+    "plain": ("", {}),
+    "profile": ("profile", {}),
+    "second thread": ("", {"SECOND_THREAD": "1"}),
+}
+"""Name -> instrumentation, environment variables."""
 
 
 def variables(peers: str) -> dict[str, str]:
@@ -105,16 +114,16 @@ def interpreter(core: int | None) -> list[str]:
     return [sys.executable] if core is None else ["taskset", "--cpu-list", str(core), sys.executable]
 
 
-def run_in_turns(arguments: list[str], tools: list[str], peers: str, core: int | None) -> dict[str, tuple[str, float]]:
-    """Runs a script once with each tool, in turns, and returns their outcomes; "" is no instrumentation."""
+def run_in_turns(arguments: list[str], names: list[str], peers: str, core: int | None) -> dict[str, tuple[str, float]]:
+    """Runs some of the `VARIANTS` of a script in turns, and returns the outcome of each."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as root:
         runs, command = {}, [*interpreter(core), *arguments]
-        for tool in tools:
-            folder = Path(root) / (tool or "none")
+        for name in names:
+            folder, (tool, own) = Path(root) / name, VARIANTS[name]
             folder.mkdir()
             with (folder / "out.txt").open("wb") as out:
-                runs[tool] = launch(command, tool, folder, variables(peers), stdout=out, stderr=out).popen
-            stop_or_continue(runs[tool].pid, signal.SIGSTOP)
+                runs[name] = launch(command, tool, folder, {**variables(peers), **own}, stdout=out, stderr=out).popen
+            stop_or_continue(runs[name].pid, signal.SIGSTOP)
         running = list(runs.values())
         while running:
             for each in list(running):
@@ -124,7 +133,7 @@ def run_in_turns(arguments: list[str], tools: list[str], peers: str, core: int |
                     running.remove(each)
                 if len(running) > 1:
                     stop_or_continue(each.pid, signal.SIGSTOP)
-        return {tool: outcome_of((Path(root) / (tool or "none") / "out.txt").read_text()) for tool in tools}
+        return {name: outcome_of((Path(root) / name / "out.txt").read_text()) for name in names}
 
 
 def stop_or_continue(pid: int, number: signal.Signals) -> None:
@@ -157,9 +166,11 @@ def profiled(arguments: list[str], peers: str, core: int | None) -> dict[str, An
         return json.loads(file.read_text())
 
 
-def measure(name: str, pairs: int, peers: str, core: int | None) -> dict[str, Any]:
-    """Measures one script on a core, or on any core for None, and returns its row."""
+def measure(name: str, variant: str, pairs: int, peers: str, core: int | None) -> dict[str, Any]:
+    """Measures a variant of one script on a core, or on any core for None, and returns its row."""
     arguments = CASES[name]
+    if variant != "profile":
+        return {"script": name, "variant": variant, **compared(arguments, variant, pairs, peers, core)}
     profile = profiled(arguments, peers, core)
     wall_s, ledger = profile["wall_s"], profile["ledger"]
     row: dict[str, Any] = {
@@ -174,27 +185,37 @@ def measure(name: str, pairs: int, peers: str, core: int | None) -> dict[str, An
         "processes": len(profile["processes"]),
         "failures": profile["failures"],
     }
-    digests, overheads = set(), []
-    for pair in range(pairs):
-        tools = ["", "profile"] if pair % 2 == 0 else ["profile", ""]
-        results = run_in_turns(arguments, tools, peers, core)
-        digests |= {digest for digest, _ in results.values()}
-        overheads.append(results["profile"][1] / results[""][1] - 1)
     if pairs:
-        interval = bootstrap((overheads,), statistics.median, vectorized=False, method="percentile", rng=0)
-        row |= {
-            "bit_identical": len(digests) == 1,
-            "overhead": statistics.median(overheads),
-            "overhead_interval": list(interval.confidence_interval),
-            "overheads": overheads,
-        }
+        row |= compared(arguments, variant, pairs, peers, core)
     return row
+
+
+def compared(arguments: list[str], variant: str, pairs: int, peers: str, core: int | None) -> dict[str, Any]:
+    """Returns what a variant adds to the processor time of the plain script, and whether all digests agree."""
+    digests, added = set(), []
+    for pair in range(pairs):
+        results = run_in_turns(arguments, ["plain", variant] if pair % 2 == 0 else [variant, "plain"], peers, core)
+        digests |= {digest for digest, _ in results.values()}
+        added.append(results[variant][1] / results["plain"][1] - 1)
+    return {
+        "bit_identical": len(digests) == 1,
+        "overhead": statistics.median(added),
+        "overhead_interval": interval(added),
+        "overheads": added,
+    }
+
+
+def interval(values: list[float]) -> list[float]:
+    """Returns the 95 % bootstrap interval of the median."""
+    result = bootstrap((values,), statistics.median, vectorized=False, method="percentile", rng=0)
+    return list(result.confidence_interval)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=str(PEERS), help="folder of the frameworks")
     parser.add_argument("--pairs", type=int, default=10, help="0, which measures no overhead, or two or more")
+    parser.add_argument("--variant", choices=list(VARIANTS)[1:], default="profile")
     parser.add_argument("--only", nargs="*", default=list(CASES))
     parser.add_argument("--json", default="")
     options = parser.parse_args()
@@ -206,7 +227,7 @@ def main() -> None:
 
     def add_row(name: str, core: int | None) -> None:
         try:
-            row = measure(name, options.pairs, options.peers, core)
+            row = measure(name, options.variant, options.pairs, options.peers, core)
         except RuntimeError as error:
             row = {"script": name, "error": reason(error)}
         with lock:

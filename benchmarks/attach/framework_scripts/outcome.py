@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import resource
+import threading
 import time
 from collections.abc import Iterable
 
@@ -11,6 +13,12 @@ import psutil
 import torch
 
 torch.set_num_threads(1)
+if os.environ.get("SECOND_THREAD"):
+    # The C library uses cheaper locks, also to allocate memory, until a process has had a second thread. The thread
+    # that samples ends this, as do several threads of torch, a GPU or a progress bar.
+    second = threading.Thread(target=time.time)
+    second.start()
+    second.join()
 
 
 class Outcome:
