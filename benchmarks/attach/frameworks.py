@@ -103,7 +103,7 @@ def outcome_of(output: str) -> tuple[str, float]:
     Raises:
         RuntimeError: The script has printed none.
     """
-    outcomes = [line.split()[1:] for line in output.splitlines() if line.startswith("OUTCOME ")]
+    outcomes = re.findall(r"OUTCOME (\w+) (\d+\.\d{6})", output)  # ranks may print into the same line
     if not outcomes:
         raise RuntimeError(output[-2000:])
     return " ".join(sorted(digest for digest, _ in outcomes)), sum(float(seconds) for _, seconds in outcomes)
