@@ -65,12 +65,14 @@ class Clock:
         recorded, trace: Spans while they are recorded, and afterwards: account, start, end.
         marks: Progress of the script while a trial needs it: (updates, environment steps, time), at most 200 per
             second. None records no progress.
+        after_mark: Function that is called after each step while a trial records progress; None calls nothing.
         waiting, first, previous: Whether the sampler waits for the next event, the account of that event, and the
             account of the event before it.
     """
 
     def __init__(self) -> None:
         self.marks: list[tuple[int, int, int]] | None = None
+        self.after_mark: Callable[[], None] | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -151,6 +153,8 @@ class Clock:
             marks.append(now)
             self.marked_ns = self.since
         self.last_mark = now
+        if self.after_mark is not None:
+            self.after_mark()
 
     @property
     def updates(self) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 
 from powerband_attach import record
-from powerband_attach.profile.clock import Clock, clock
+from powerband_attach.profile.clock import clock
 from powerband_attach.safely import safely
 from powerband_attach.trial import settings
 
@@ -16,14 +16,12 @@ def install() -> None:
     clock.marks = []
     unit, until = settings.get("unit", "updates"), int(settings.get("until", 0))
     if until:
-        original = Clock.mark
 
-        def mark(self: Clock, marks: list[tuple[int, int, int]]) -> None:
-            original(self, marks)
-            if getattr(self, unit) >= until:
+        def end_if_done() -> None:
+            if getattr(clock, unit) >= until:
                 finish()
 
-        Clock.mark = mark  # type: ignore[method-assign]
+        clock.after_mark = end_if_done
 
 
 def finish() -> None:
