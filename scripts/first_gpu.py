@@ -4,8 +4,9 @@
 
 Each step is a child process with its own time limit. A step that fails or hangs does not stop the next one. The file is
 written after each step. The script uses the packages of the Python that runs it, and skips a step whose packages are
-missing, with the reason. `--wheels` installs the wheels of a folder into build/gpu-packages first, without a network.
-`--dry-run` runs all steps on the CPU at a tiny size, to test the script on a machine without a GPU.
+missing, with the reason. `--only` runs some steps, and replaces their results in an existing file. `--wheels` installs
+the wheels of a folder into build/gpu-packages first, without a network. `--dry-run` runs all steps on the CPU at a tiny
+size, to test the script on a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None, steps: Sequence[Step] = STEPS) 
     chosen = [step for step in steps if not options.only or step.name in options.only]
     if options.wheels:
         chosen.insert(0, wheels_step(str(Path(options.wheels).resolve()), str(PACKAGES)))
+    kept = earlier(path, [step.name for step in chosen]) if options.only else []
     started = time.monotonic()
     if not options.dry_run and (problem := no_gpu()):
         print(f"{problem} Add --dry-run to test the steps on the CPU.")
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None, steps: Sequence[Step] = STEPS) 
             left_s = TOTAL_S - (time.monotonic() - started)
             limit_s = DRY_FACTOR * step.limit_s if options.dry_run else min(step.limit_s, left_s)
             outcomes.append(run_or_skip(step, Path(folder), limit_s, options.dry_run))
-            write(path, outcomes, time.monotonic() - started, options.dry_run)
+            write(path, kept, outcomes, time.monotonic() - started, options.dry_run)
             print_outcome(outcomes[-1])
     statuses = [each.status for each in outcomes]
     counts = {status: statuses.count(status) for status in ("ok", "skipped", "failed", "timeout")}
@@ -104,16 +106,26 @@ def no_gpu() -> str:
     return {3: "torch finds no CUDA device on this machine.", 4: f"{sys.executable} has no torch."}.get(status, "")
 
 
-def write(path: Path, outcomes: list[Outcome], seconds: float, dry: bool) -> None:
-    """Writes all outcomes so far, and replaces the file in one step."""
+def earlier(path: Path, repeated: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the steps of an existing file that this run does not repeat."""
+    try:
+        steps = json.loads(path.read_text())["steps"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [step for step in steps if step["step"] not in repeated]
+
+
+def write(path: Path, kept: list[dict[str, Any]], outcomes: list[Outcome], seconds: float, dry: bool) -> None:
+    """Writes the kept steps of earlier runs and all outcomes so far, and replaces the file in one step."""
+    run = {"date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"), "commit": commit()}
+    steps = kept + [each.to_dict() | run for each in outcomes]
     result: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        **run,
         "python": platform.python_version(),
         "dry_run": dry,
         "seconds": seconds,
-        "machine": next((each.result for each in outcomes if each.step == "machine"), None),
-        "steps": [each.to_dict() for each in outcomes],
+        "machine": next((step["result"] for step in steps if step["step"] == "machine"), None),
+        "steps": steps,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")

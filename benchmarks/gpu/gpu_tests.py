@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parents[2] / "tests" / "gpu"
-TEST_TIMEOUT_S = 60
-"""Seconds per test, if the package pytest-timeout is installed."""
+TEST_TIMEOUT_S = 100
+"""Seconds per test, if the package pytest-timeout is installed. `doctor` compiles environments while others compile."""
 MESSAGE_CHARACTERS = 2_000
 """Last characters of a failure that are stored."""
 POLL_S = 0.2

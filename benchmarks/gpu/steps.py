@@ -43,6 +43,9 @@ def rdt_figures(result: dict[str, Any]) -> Iterator[Figure]:
         yield Figure(f"{name}, MFU with cached features", 100 * ledger["mfu"], "%", "goal 40")
         if "memory_gib" in ledger:
             yield Figure(f"{name}, memory", ledger["memory_gib"], "GiB")
+        if "eager_step_ms" in ledger:
+            ratio, gib = ledger["eager_step_ms"] / ledger["step_ms"], ledger["eager_memory_gib"]
+            yield Figure(f"{name}, gain of compiled blocks", ratio, "x", f"without them {gib:.0f} GiB")
     for row in result["rows"]:
         yield Figure(f"{row['model']}, gain of cached features", row["gain"], "x", "goal 1.8, interleaved updates")
 
@@ -94,8 +97,8 @@ STEPS = (
     ),
     Step(
         "sac",
-        60,
-        ("benchmarks/updates/sac_graphs.py",),
+        50,
+        ("benchmarks/updates/sac_graphs.py", *"--updates 200 --rounds 3".split()),
         (
             "benchmarks/updates/sac_graphs.py",
             *CPU,
@@ -144,7 +147,7 @@ STEPS = (
     ),
     Step(
         "tests",
-        140,
+        145,
         ("benchmarks/gpu/gpu_tests.py",),
         ("benchmarks/gpu/gpu_tests.py", "--processes", "1"),
         (*NUMBA, "pytest"),
@@ -152,8 +155,8 @@ STEPS = (
     ),
     Step(
         "launch account",
-        25,
-        ("benchmarks/diagnosis/launch_account.py",),
+        30,
+        ("benchmarks/diagnosis/launch_account.py", *"--updates 50".split()),
         ("benchmarks/diagnosis/launch_account.py", *CPU, *"--batches 32 --updates 2".split()),
         ("torch", "numpy"),
         figures=launch_figures,

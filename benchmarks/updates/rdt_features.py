@@ -7,9 +7,11 @@ stores bf16 as in the recipe. The encoder is a vision transformer with random we
 SigLIP-so400m-384 and encodes for rdt-170m and rdt-1b. On a CPU it has 6 layers of width 384, encodes images of
 128 x 128 pixels as 64 patches, and is used with rdt-tiny.
 
-With `--ledger`, the script first measures the parts of an update in ms, samples/s and MFU, and on CUDA the memory with
-and without gradient checkpointing. The ledger needs the memory of one learner, the comparison that of two. The file is
-written after each of them.
+On CUDA the blocks of the policy are compiled (`rdt.compile=true`), unless `--eager` is given.
+
+With `--ledger`, the script first measures the parts of an update in ms, samples/s and MFU, and on CUDA the time and
+memory of an update without compilation, and with gradient checkpointing. The ledger needs the memory of one learner,
+the comparison that of two. The file is written after each of them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +91,10 @@ class Case:
     """One model with recorded rows, both as images and as cached features."""
 
     def __init__(
-        self, model: str, device: torch.device, precision: str, rows: int, recorded: int, repeats: int
+        self, model: str, device: torch.device, precision: str, rows: int, recorded: int, repeats: int, compile: bool
     ) -> None:
         self.model, self.device, self.rows, self.size = model, device, rows, VISION[device.type]
+        self.compile = compile
         self.repeats = repeats
         self.precision = Precision(precision, device)
         torch.manual_seed(0)
@@ -113,6 +117,7 @@ class Case:
 
     def learner(self, **options: Any) -> RDTLearner:
         """Creates a learner with the same initial weights in every call; `options` are fields of `RDTConfig`."""
+        options = {"compile": self.compile, **options}
         torch.manual_seed(1)
         shape = RDTShape(cameras=CAMERAS, patches=self.vision.tokens, patch_width=self.size.width, language_width=WIDTH)
         with self.device:
@@ -170,6 +175,7 @@ def compare(case: Case, rounds: int, updates: int) -> dict[str, Any]:
     times = {name: values[updates:] for name, values in times.items()}
     difference = max(abs(a - b) / b for a, b in zip(losses["cached"], losses["encoded"], strict=True))
     row = {"model": case.model, "rows": case.rows, "precision": case.precision.name, "vision": vars(case.size)}
+    row["compile"] = case.compile
     row |= {f"{name}_ms": 1e3 * statistics.median(values) for name, values in times.items()}
     row |= {f"{name}_samples_per_s": 1e3 * case.rows / row[f"{name}_ms"] for name in learners}
     row |= {"gain": row["encoded_ms"] / row["cached_ms"], "loss_differs": difference, "losses": losses}
@@ -183,16 +189,22 @@ def compare(case: Case, rounds: int, updates: int) -> dict[str, Any]:
 
 def update_ledger(case: Case) -> dict[str, Any]:
     """Returns the parts of an update in ms, samples/s and MFU; on CUDA also its memory."""
-    ledger = {"model": case.model, "rows": case.rows, **parts_of(case)}
+    ledger = {"model": case.model, "rows": case.rows, "compile": case.compile, **parts_of(case)}
     if case.device.type == "cuda":
         ledger |= memory_of(case, "") | memory_of(case, "checkpointed_", gradient_checkpointing=True)
+        if case.compile:
+            ledger |= memory_of(case, "eager_", compile=False)
     print(json.dumps(ledger, indent=1), flush=True)
     return ledger
 
 
 def parts_of(case: Case) -> dict[str, float]:
     """Returns the parts of an update in ms, its floating-point operations, MFU and samples/s."""
-    learner, batch = case.learner(), case.batch(0, True)
+    batch, eager = case.batch(0, True), case.learner(compile=False)
+    flops = count_flops(partial(eager.update, batch))  # the counter does not see the operations of compiled blocks
+    del eager
+    gc.collect()
+    learner = case.learner()
     for _ in range(3):
         learner.update(batch)
     noisy = torch.randn_like(batch["action"])
@@ -213,7 +225,7 @@ def parts_of(case: Case) -> dict[str, float]:
     ms["forward_backward_ms"] = median_ms(case, backward)
     ms["update_ms"] = median_ms(case, lambda: learner.update(batch))
     ms["optimiser_average_and_draws_ms"] = ms["update_ms"] - ms["forward_backward_ms"]
-    flops, peak_flops = count_flops(lambda: learner.update(batch)), peak(case.device, case.precision.name)
+    peak_flops = peak(case.device, case.precision.name)
     return ms | {
         "flops": flops,
         "peak_flops": peak_flops,
@@ -252,6 +264,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--recorded", type=int, default=RECORDED_ROWS, help="rows of synthetic recordings")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="timed calls behind a median of the ledger")
+    parser.add_argument("--eager", action="store_true", help="do not compile the policy on CUDA")
     parser.add_argument("--ledger", action="store_true", help="also measure the parts of an update")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
@@ -262,7 +275,8 @@ def main() -> None:
     result |= {"rows": [], "ledgers": []}
     for model in options.models or MODELS[kind]:
         precision = options.precision or ("bf16" if kind == "cuda" else "fp32")
-        case = Case(model, device, precision, options.rows or ROWS[kind], options.recorded, options.repeats)
+        compile = kind == "cuda" and not options.eager
+        case = Case(model, device, precision, options.rows or ROWS[kind], options.recorded, options.repeats, compile)
         if options.ledger:
             result["ledgers"].append(update_ledger(case))
             write(options.json, result)

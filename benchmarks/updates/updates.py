@@ -142,13 +142,14 @@ def sac_on_device(
         "reward": TensorSpec(()),
         "terminated": TensorSpec((), torch.bool),
     }
-    replay = Replay(ROWS, ROWS, context.device, fields)
+    stored = max(ROWS, batch)
+    replay = Replay(stored, stored, context.device, fields)
     rows = {
-        "obs": torch.randn(ROWS, inputs),
-        "next_obs": torch.randn(ROWS, inputs),
-        "action": torch.rand(ROWS, actions) * 2 - 1,
-        "reward": torch.randn(ROWS),
-        "terminated": torch.zeros(ROWS, dtype=torch.bool),
+        "obs": torch.randn(stored, inputs),
+        "next_obs": torch.randn(stored, inputs),
+        "action": torch.rand(stored, actions) * 2 - 1,
+        "reward": torch.randn(stored),
+        "terminated": torch.zeros(stored, dtype=torch.bool),
     }
     replay.add({name: column.to(context.device) for name, column in rows.items()})
     noise = context.noise("replay", batch)

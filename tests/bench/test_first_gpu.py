@@ -118,6 +118,15 @@ def test_figures_before_a_missing_one_are_kept(script: ModuleType, tmp_path: Pat
     assert result["steps"]["rdt"]["status"] == "failed" and "mfu" in result["steps"]["rdt"]["reason"]
 
 
+def test_some_steps_replace_their_results_in_an_existing_file(script: ModuleType, tmp_path: Path) -> None:
+    steps = [child("a", "write({'seconds': 1})"), child("b", "write({'seconds': 2})")]
+    run(script, tmp_path, steps)
+    steps[0] = child("a", "write({'seconds': 3})")
+    _, result = run(script, tmp_path, steps, "--only", "a")
+    figures = {name: step["figures"][0]["value"] for name, step in result["steps"].items()}
+    assert figures == {"a": 3, "b": 2} and all(step["commit"] and step["date"] for step in result["steps"].values())
+
+
 def test_limits_fit_into_nine_minutes(script: ModuleType) -> None:
     from gpu.steps import wheels_step
 

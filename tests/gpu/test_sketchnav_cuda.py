@@ -16,7 +16,7 @@ MIN_EQUAL_PIXELS = 0.99
 
 
 def test_walks_and_images_match_those_on_the_cpu() -> None:
-    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+    pytest.importorskip("powerband.envs.numba.numba_cuda", reason="numba-cuda is not installed")
     episodes = generate_episodes(EpisodeConfig(max_size_m=12.0, plans=2, goals=2, starts=2), "train", 0)
     on_cpu = SketchNavEnv(32, episodes, seed=3, threads=1)
     on_gpu = SketchNavEnv(32, episodes, seed=3, device="cuda")

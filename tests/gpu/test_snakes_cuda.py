@@ -19,7 +19,7 @@ def pair(**options):
 @pytest.mark.parametrize("observation", ["features", "baseline26"])
 @pytest.mark.parametrize("reward", ["game", "mixed", "shaped"])
 def test_same_games_as_on_the_cpu(observation, reward):
-    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+    pytest.importorskip("powerband.envs.numba.numba_cuda", reason="numba-cuda is not installed")
     on_cpu, on_gpu = pair(seed=2**63 + 5, observation=observation, reward=reward)
     generator = torch.Generator().manual_seed(0)
     ended = 0
@@ -42,7 +42,7 @@ def test_same_games_as_on_the_cpu(observation, reward):
 
 
 def test_moves_inside_a_graph_change_the_boards():
-    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+    pytest.importorskip("powerband.envs.numba.numba_cuda", reason="numba-cuda is not installed")
     eager, graphed = (SnakesEnv(64, device="cuda", seed=1, observation="baseline26") for _ in range(2))
     action = torch.zeros(128, 3, dtype=torch.int64, device="cuda")
     for env in (eager, graphed):

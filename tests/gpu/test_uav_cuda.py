@@ -15,7 +15,7 @@ pytestmark = [
 
 @pytest.mark.parametrize("world", [World(), World(n_agents=8, map_cells=121, failure_rate=0.2, truth="field")])
 def test_missions_match_those_on_the_cpu(world):
-    pytest.importorskip("numba.cuda", reason="numba-cuda is not installed")
+    pytest.importorskip("powerband.envs.numba.numba_cuda", reason="numba-cuda is not installed")
     on_cpu, on_gpu = UavEnv(5, world, seed=3, threads=1), UavEnv(5, world, seed=3, device="cuda")
     generator = torch.Generator().manual_seed(0)
     for _ in range(world.num_steps + 3):

@@ -45,7 +45,7 @@ def test_a_network_is_compiled_after_compile() -> None:
     net = nn.Linear(2, 2)
     assert not torch_private.is_compiled(net)
     net.compile()
-    assert torch_private.is_compiled(net)
+    assert torch_private.is_compiled(net) and torch_private.is_compiled(nn.Sequential(nn.ReLU(), net))
 
 
 def test_attention_on_a_cpu_is_counted() -> None:

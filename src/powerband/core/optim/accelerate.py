@@ -94,7 +94,10 @@ class AcceleratedAdam:
         if factored:
             adam = FactoredAdam(net.parameters(), lr, weight_decay)
         else:
-            adam = torch.optim.AdamW(net.parameters(), lr, betas=betas, eps=eps, weight_decay=weight_decay)
+            fused = ranks.device.type == "cuda"  # one pass over the memory of weights, gradients and moments
+            adam = torch.optim.AdamW(
+                net.parameters(), lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=fused or None
+            )
         self.prepared, self.adam = self.accelerator.prepare(net, adam)
 
     def _accelerator(self, precision: Precision) -> Any:

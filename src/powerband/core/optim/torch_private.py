@@ -31,5 +31,5 @@ def lerp_all_(targets: list[Tensor], sources: list[Tensor], weight: float) -> No
 
 
 def is_compiled(net: nn.Module) -> bool:
-    """True if ``net.compile()`` was called."""
-    return net._compiled_call_impl is not None
+    """True if ``compile()`` was called on the network or on a part of it."""
+    return any(module._compiled_call_impl is not None for module in net.modules())

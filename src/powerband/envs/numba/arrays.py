@@ -36,7 +36,7 @@ def device_array(tensor: Tensor) -> Any:
     assert tensor.is_contiguous()
     if tensor.device.type == "cpu":
         return tensor.detach().numpy()
-    from numba import cuda
+    from powerband.envs.numba.numba_cuda import cuda
 
     with torch.cuda.device(tensor.device):
         return cuda.as_cuda_array(tensor.detach())

@@ -6,9 +6,9 @@ import warnings
 from typing import Any
 
 import torch
-from numba import cuda
 
 from powerband.envs.numba.dispatch import KernelState
+from powerband.envs.numba.numba_cuda import cuda
 
 warnings.filterwarnings("ignore", message="Grid size .* under-utilization")
 

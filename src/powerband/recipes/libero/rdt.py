@@ -58,7 +58,8 @@ class RDTLearner:
         freeze_weights(self.policy, config.freeze)
         self.acting = ema_copy(self.policy)
         if config.compile:
-            self.policy.compile()
+            for block in self.policy.model.blocks:  # the blocks share one compiled function
+                block.compile()
         self.adam = adam_for_launcher(
             self.policy,
             config.lr,

@@ -78,8 +78,8 @@ class RDTConfig:
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of storing them: less memory, a third more time."""
     compile: bool = False
-    """Compile the training step with torch.compile. Updates are faster after some minutes of compilation; a CPU needs
-    a C++ compiler."""
+    """Compile the blocks of the transformer with torch.compile, in about 20 seconds. On a GPU, updates of rdt-1b take
+    half the time and half the memory of activations. A CPU needs a C++ compiler, and gains little."""
 
     predict: ClassVar[str] = "sample"
     sampler: ClassVar[str] = "dpm"

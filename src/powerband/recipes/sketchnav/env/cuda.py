@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda
-
 from powerband.envs.numba.launch_cuda import launch_per_row
+from powerband.envs.numba.numba_cuda import cuda
 from powerband.recipes.sketchnav.env.motion import begin_row, shortest_path_action, step_row
 from powerband.recipes.sketchnav.env.raycaster import render_column
 from powerband.recipes.sketchnav.env.sensors import add_colour_noise, add_depth_noise, add_pose_noise, frame_key

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import cuda
-
 from powerband.envs.numba.launch_cuda import launch
+from powerband.envs.numba.numba_cuda import cuda
 from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.rules.board_moves import move_board, write_rows
 from powerband.recipes.snakes.env.rules.game import RUNNING, reset_board

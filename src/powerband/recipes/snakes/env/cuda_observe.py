@@ -6,9 +6,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from numba import cuda
 
 from powerband.envs.numba.launch_cuda import launch
+from powerband.envs.numba.numba_cuda import cuda
 from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.rules.flood import Scratch, allocate_scratch, flood_from_heads
 from powerband.recipes.snakes.env.rules.game import TEAM

@@ -14,9 +14,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from numba import cuda
-
 from powerband.envs.numba.launch_cuda import launch_per_row
+from powerband.envs.numba.numba_cuda import cuda
 from powerband.recipes.uav.env.rules.features import write_team, write_uav
 from powerband.recipes.uav.env.rules.information_gain import choose_greedy_move
 from powerband.recipes.uav.env.rules.map_metrics import count_row
