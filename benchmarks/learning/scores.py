@@ -83,6 +83,8 @@ NAVIGATION_EVALUATION = ("splits=val_unseen", "video=false")
 DRAWN_GOAL = ("net.drawn_goal=true",)
 REWARD = ("ppo.expert_coef=0", "net.stop_logit=-4")
 """The policy learns from the reward alone, and rarely stops at first."""
+EXPERT_FIRST = ("ppo.expert_until=0.5", "net.stop_logit=-4")
+"""The weight of the expert falls to 0 within half of the budget; then the policy learns from the reward alone."""
 NAVIGATION = ("sketchnav", "variant=small", "gpus=none", "scene_seed=0")
 
 
@@ -137,6 +139,8 @@ CASES = {
     **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
     "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),
     "sketchnav-reward-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *REWARD, "net.align_page=true"),
+    "sketchnav-expert-first-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *EXPERT_FIRST),
+    "sketchnav-expert-first-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *EXPERT_FIRST, "net.align_page=true"),
     **{f"sketchnav-goal-{sketch}": navigation("ppo", sketch, *DRAWN_GOAL) for sketch in ("smooth", "abstract")},
     "sketchnav-aligned-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, "net.align_page=true"),
     **{

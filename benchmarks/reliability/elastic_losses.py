@@ -28,7 +28,7 @@ from namespaces import Namespaces
 MACHINES, LIMIT_S, STALL_S = 3, 240.0, 20
 WORDS = (
     "train gym env_id=CartPole-v1 algo=ppo ppo.hidden=32 shared_trunk=true on_policy.num_envs=12 num_steps=32 "
-    "minibatches=2 gpus=none threads=1 num_workers=0 tensorboard=false log_interval_s=2 save_interval_s=5 seed=1"
+    "minibatches=2 gpus=none threads=1 num_workers=0 tensorboard=false log_interval_s=2 save_interval_s=5"
 )
 MEETS = re.compile(r"they meet at ([0-9.]+):")
 
@@ -40,15 +40,18 @@ class Cluster:
         folder: Folder for the outputs and run folders.
         private: True if every machine has a run folder of its own.
         env_steps: Budget.
+        seed: Seed of the run.
     """
 
-    def __init__(self, folder: Path, private: bool, env_steps: int) -> None:
+    def __init__(self, folder: Path, private: bool, env_steps: int, seed: int) -> None:
         self.folder, self.private = folder, private
         self.network = Namespaces(MACHINES)
         self.meeting = 0
         addresses = [self.network.address(index) for index in range(MACHINES)]
         endpoints = ",".join(f"{address}:29500" for address in addresses)
-        elastic = f"stall_s={STALL_S} nnodes=2:3 max_restarts=100 rdzv_endpoint={endpoints} env_steps={env_steps}"
+        elastic = (
+            f"stall_s={STALL_S} nnodes=2:3 max_restarts=100 rdzv_endpoint={endpoints} env_steps={env_steps} seed={seed}"
+        )
         self.words = [*WORDS.split(), *elastic.split()]
         self.launchers = [self.start(index) for index in range(MACHINES)]
 
@@ -118,11 +121,12 @@ def curve(run_dir: Path) -> list[tuple[int, float]]:
     return [(line["env_steps"], line[name]) for line in lines if name in line]
 
 
-def undisturbed(folder: Path, env_steps: int) -> list[tuple[int, float]]:
+def undisturbed(folder: Path, env_steps: int, seed: int) -> list[tuple[int, float]]:
     """Curve of the same run on three ranks without losses."""
     network = Namespaces(1)
     try:
-        words = [*WORDS.split(), "nproc=3", f"env_steps={env_steps}", f"run_dir={folder / 'undisturbed'}"]
+        budget = ("nproc=3", f"env_steps={env_steps}", f"seed={seed}")
+        words = [*WORDS.split(), *budget, f"run_dir={folder / 'undisturbed'}"]
         assert network.start(0, words, folder / "alone").wait() == 0, (folder / "alone" / "out").read_text()
     finally:
         network.close()
@@ -134,7 +138,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--losses", type=int, default=30)
     parser.add_argument("--private", action="store_true", help="a run folder per machine")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the instants and machines")
+    parser.add_argument("--run-seed", type=int, default=1, help="seed of the training")
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the machines end with this process
@@ -143,7 +148,7 @@ def main() -> None:
     draw = random.Random(options.seed + len(losses))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        cluster = Cluster(folder, options.private, 10**9)
+        cluster = Cluster(folder, options.private, 10**9, options.run_seed)
         try:
             assert cluster.wait(" steps/s ", [""] * MACHINES), cluster.outputs()
             while len(losses) < options.losses:
@@ -161,7 +166,7 @@ def main() -> None:
                 record = {
                     "command": "benchmarks/reliability/elastic_losses.py",
                     "stall_s": STALL_S,
-                    "words": WORDS,
+                    "words": f"{WORDS} seed={options.run_seed}",
                 } | summary
                 options.json.write_text(json.dumps(record, indent=1))
         finally:
@@ -169,7 +174,7 @@ def main() -> None:
         if not options.private:
             disturbed = curve(cluster.run_dir(0))
             record["curve"] = disturbed
-            record["undisturbed_curve"] = undisturbed(folder, disturbed[-1][0])
+            record["undisturbed_curve"] = undisturbed(folder, disturbed[-1][0], options.run_seed)
             options.json.write_text(json.dumps(record, indent=1))
 
 
