@@ -9,6 +9,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -234,10 +235,29 @@ def test_samples_without_a_following_event_are_counted(profile: Any) -> None:
     sampler, clock = module.Sampler(), profile("clock").clock
     clock.restart()
     for _ in range(module.MOST_PENDING + 10):
-        sampler._sample()
+        sampler._sample(1)
     assert [(key[:2], count) for key, count in sampler._samples.items()] == [(("other", "other"), 10)]
     sampler.end_pending()
     assert sum(sampler._samples.values()) == module.MOST_PENDING + 10 and not sampler._pending
+
+
+def test_an_idle_thread_is_looked_at_rarely_and_each_look_counts_for_the_time(profile: Any) -> None:
+    module = profile("sampler")
+    sampler, clock = module.Sampler(), profile("clock").clock
+    clock.restart()
+    clock.enter("env")
+    clock.leave()
+    looks: list[int] = []
+    sampler._sample = looks.append
+    sampler.start()
+    time.sleep(1.5)  # idle, with a span
+    idle, end = list(looks), time.thread_time() + 0.5
+    while time.thread_time() < end:
+        pass
+    sampler.stop()
+    busy = looks[len(idle) :]
+    assert idle.count(round(module.IDLE_S / module.SAMPLE_S)) >= 5 and len(idle) <= 20 and busy.count(1) >= 10
+    assert sum(idle) * module.SAMPLE_S == pytest.approx(1.5, abs=0.5)
 
 
 COPIED = """

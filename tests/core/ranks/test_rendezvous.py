@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -87,6 +88,26 @@ def test_machines_meet_where_one_answers_and_at_the_next_endpoint_after_a_loss(m
         find_meeting_place(f"127.0.0.1:{second}, 127.0.0.1:{third}", -1, 0.1)
     with pytest.raises(ConfigError, match="cannot be resolved"):
         find_meeting_place(f"127.0.0.1:{first}, no-such-host.invalid:1", -1, 0)
+
+
+def test_a_machine_that_returns_hosts_no_meeting_while_its_network_comes_up(monkeypatch) -> None:
+    first, second = free_port(), free_port()
+    text = f"127.0.0.1:{first}, 127.0.0.1:{second}"
+    monkeypatch.setattr(rendezvous, "_can_bind", lambda family, address, port: port in (0, first))
+    answers = [OSError(errno.EHOSTUNREACH, "No route to host"), TimeoutError(), socket.socket()]
+
+    def connect(*_: object) -> socket.socket:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    index, endpoint = find_meeting_place(text, -1, 0)
+    assert index == 1 and not endpoint.hosted_here and not answers
+    monkeypatch.setattr(rendezvous, "STANDBY_S", 0.1)
+    answers += [OSError(errno.EHOSTUNREACH, "No route to host") for _ in range(9)]
+    assert find_meeting_place(text, -1, 0)[0] == 0, "no other machine is there"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")

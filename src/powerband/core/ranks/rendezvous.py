@@ -23,7 +23,8 @@ ENDPOINT = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]/]+)):(?
 RESOLVE_S, NOTICE_S, CONNECT_S = 10.0, 15.0, 2.0
 """Time limits in seconds: to resolve a host name, to report that nothing answers, and of one connection attempt."""
 STANDBY_S = 10.0
-"""Seconds after which a standby machine hosts the rendezvous, if the one before it on the list does not answer."""
+"""Seconds for which a machine asks again before it hosts the rendezvous itself, if another one on the list neither
+answers nor refuses the connection. The network of a machine that returns may just have come up."""
 SIOCGIFADDR = 0x8915
 """Request of Linux for the IPv4 address of an interface."""
 ALONE = ("localhost", "127.0.0.1", "::1")
@@ -82,7 +83,9 @@ def find_meeting_place(text: str, lost: int, patience_s: float) -> tuple[int, En
     """Chooses one of the endpoints of ``rdzv_endpoint``, and waits until it answers, unless this process must host it.
 
     An endpoint that answers is used, because the other machines are there. Otherwise the first one becomes the meeting
-    place. After its loss this is the following one; and if that does not answer either, the next one.
+    place. After its loss this is the following one; and if that does not answer either, the next one. A machine that
+    returns to a run must not host a meeting of its own: at the start it therefore hosts one only if all other machines
+    refuse the connection, or do not answer for `STANDBY_S` seconds.
 
     Args:
         text: The setting, one or several host:port separated by commas.
@@ -101,7 +104,7 @@ def find_meeting_place(text: str, lost: int, patience_s: float) -> tuple[int, En
     known = {index: find_endpoint(texts[index].strip()) for index in order if lost < 0}
     began, noticed = time.monotonic(), False
     while True:
-        own, reasons = None, []
+        own, uncertain, reasons = None, False, []
         for position, index in enumerate(order):
             try:
                 endpoint = known.pop(index, None) or find_endpoint(texts[index].strip())
@@ -113,18 +116,19 @@ def find_meeting_place(text: str, lost: int, patience_s: float) -> tuple[int, En
                     socket.create_connection((endpoint.address, endpoint.port), CONNECT_S).close()
                     return index, endpoint
                 except OSError as error:
+                    uncertain |= lost < 0 and not isinstance(error, ConnectionRefusedError)
                     reasons.append(f"{endpoint} ({endpoint.address}: {error.strerror or 'no answer'})")
             elif own is None and (position == 0 or (lost >= 0 and time.monotonic() - began > position * STANDBY_S)):
                 own = index, endpoint
-        if own is not None:
-            return own
         waited = time.monotonic() - began
+        if own is not None and (not uncertain or waited > STANDBY_S):
+            return own
         where = f"Nothing answers at rdzv_endpoint={', '.join(reasons) or text}"
         host = texts[order[0]].strip().rpartition(":")[0]
         fix = f"Start the same command on {host}, and check that this machine may connect to its port."
-        if waited > patience_s:
+        if own is None and waited > patience_s:
             raise ConfigError(f"{where} after {waited:.0f} s. {fix}")
-        if waited > NOTICE_S and not noticed:
+        if own is None and waited > NOTICE_S and not noticed:
             noticed = True
             print(f"powerband: {where}. {fix} Waiting for {patience_s / 60:.0f} min.", file=sys.stderr, flush=True)
         time.sleep(0.5)

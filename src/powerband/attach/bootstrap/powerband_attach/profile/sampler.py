@@ -1,5 +1,8 @@
 """Sampler: a thread that looks at the stack of the training thread 50 times per second, and writes the record.
 
+A look takes a few microseconds, but its thread must be woken, which costs a tenth of a millisecond on a busy core. A
+thread that hardly works is therefore looked at more rarely, and each of its samples counts for the longer time.
+
 A sample of time inside of a span says which lines of the user's code it belongs to. A sample outside of all spans also
 gets an account; `callers` says how.
 """
@@ -20,11 +23,14 @@ from powerband_attach.profile.update_probe import update_probe
 from powerband_attach.safely import safely
 
 SAMPLE_S = 0.02
+IDLE_SHARE, IDLE_S, WITHOUT_SPANS_S = 0.1, 0.1, 0.5
+"""A thread that uses less than this share of a core is idle. Seconds between two samples of an idle thread, and of an
+idle thread without any span, such as the process that starts the workers of `multiprocessing`."""
 WRITE_S, LATE_WRITE_S, LATE_S = 0.5, 5.0, 900.0
 """Seconds between two lines of the record; a longer time after the process has run for `LATE_S`."""
-NEW_CLASSES, QUESTIONS = 5, 10
-"""Number of samples between two searches for new environment classes, and between two looks whether the launcher asks
-for something. Each look at a file releases the interpreter, and the thread that trains must give it back."""
+NEW_CLASSES_S, QUESTIONS_S = 0.1, 0.2
+"""Seconds between two searches for new environment classes, and between two looks whether the launcher asks for
+something. Each look at a file releases the interpreter, and the thread that trains must give it back."""
 TRACE_S = 1.0
 """Longest recording of spans in seconds."""
 MOST_PENDING = 250
@@ -46,7 +52,7 @@ class Sampler:
         self._ended = _thread.allocate_lock()
         self._running = False
         self._thread = 0
-        self._pending: list[tuple[str, Place]] = []
+        self._pending: list[tuple[str, Place, int]] = []
         self._previous = OTHER
         self._callers = Callers()
         self._traced = False
@@ -93,7 +99,7 @@ class Sampler:
             "times",
             **clock.read(),
             cpu_s=time.process_time(),
-            thread_s=time.clock_gettime(time.pthread_getcpuclockid(clock.thread)),
+            thread_s=_used_s(),
             queue_s=_queue_s(),
             loaders=loaders.read(),
             **_marks(),
@@ -110,26 +116,33 @@ class Sampler:
 
     def _run(self) -> None:
         self._thread = _thread.get_native_id()
-        looks = 0
-        while not self._wake.acquire(True, SAMPLE_S):
-            looks += 1
-            if looks % NEW_CLASSES == 0:
+        searched = asked = looked = time.monotonic()
+        wait_s, used_s = SAMPLE_S, _used_s()
+        while not self._wake.acquire(True, wait_s):
+            now = time.monotonic()
+            if now - searched >= NEW_CLASSES_S:
+                searched = now
                 safely(environments.wrap_new_classes)()
                 rendering.name_renderer()
-            if looks % QUESTIONS == 0:
+            if now - asked >= QUESTIONS_S:
+                asked = now
                 output.flush_if_asked()
                 update_probe.look()
-            self._sample()
-            now = time.monotonic()
+            self._sample(round(wait_s / SAMPLE_S))
+            used_before, used_s = used_s, _used_s()
+            idle = used_s - used_before < IDLE_SHARE * (now - looked)
+            wait_s = SAMPLE_S if not idle else IDLE_S if len(clock.accounts) > 1 else WITHOUT_SPANS_S
+            looked = now
             if now - self._written >= (WRITE_S if now - self._began < LATE_S else LATE_WRITE_S):
                 self.write()
         self._ended.release()
 
     @safely
-    def _sample(self) -> None:
+    def _sample(self, count: int) -> None:
+        """Looks at the stack once, and counts the sample as `count` samples."""
         if self._pending and not clock.waiting:  # an event came after the pending samples
-            for top, place in self._pending:
-                self._count(top, self._callers.account(place, self._previous, clock.first), place)
+            for top, place, times in self._pending:
+                self._count(top, self._callers.account(place, self._previous, clock.first), place, times)
             self._pending.clear()
         top = clock.top.name
         frame = sys._current_frames().get(clock.thread)
@@ -140,30 +153,30 @@ class Sampler:
         self._callers.add(top, place)
         account = "eval" if self._callers.evaluates(place) else _inside(top, place)
         if account:
-            self._count(top, account, place)
+            self._count(top, account, place, count)
             return
         if not clock.waiting:
             self._previous = clock.previous
             clock.waiting = True
-        self._pending.append((top, place))
+        self._pending.append((top, place, count))
         if len(self._pending) > MOST_PENDING:
             self._count_without_event(*self._pending.pop(0))
 
     @safely
     def end_pending(self) -> None:
         """Counts the samples that wait for an event, at the end of the process."""
-        for top, place in self._pending:
-            self._count_without_event(top, place)
+        for pending in self._pending:
+            self._count_without_event(*pending)
         self._pending.clear()
 
-    def _count_without_event(self, top: str, place: Place) -> None:
-        self._count(top, self._callers.account(place, self._previous, OTHER), place)
+    def _count_without_event(self, top: str, place: Place, times: int) -> None:
+        self._count(top, self._callers.account(place, self._previous, OTHER), place, times)
 
-    def _count(self, top: str, account: str, place: Place) -> None:
+    def _count(self, top: str, account: str, place: Place, times: int) -> None:
         key = (top, account, place.line, place.caller, place.library)
         if key not in self._samples and len(self._samples) >= MAX_PLACES:
             key = (top, account, "", "", "")
-        self._samples[key] = self._samples.get(key, 0) + 1
+        self._samples[key] = self._samples.get(key, 0) + times
 
 
 def _inside(top: str, place: Place) -> str:
@@ -188,6 +201,11 @@ def _marks() -> dict:
         return {}
     marks, clock.marks = clock.marks, []
     return {"marks": marks}
+
+
+def _used_s() -> float:
+    """Returns the processor seconds of the clock's thread."""
+    return time.clock_gettime(time.pthread_getcpuclockid(clock.thread))
 
 
 def _queue_s() -> float:
