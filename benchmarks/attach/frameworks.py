@@ -64,15 +64,15 @@ CASES: dict[str, list[str]] = {
     "tianshou DQN": [str(SCRIPTS / "tianshou_dqn.py"), "30000"],
     "torchrl DQN": [str(SCRIPTS / "torchrl_dqn.py"), "20000"],
     "skrl PPO": [str(SCRIPTS / "skrl_ppo.py"), "32768"],
-    "rsl_rl PPO": [str(SCRIPTS / "rsl_rl_ppo.py"), "400"],
-    "torch, loader": [str(SCRIPTS / "supervised.py"), "plain", "4000"],
-    "torch, loader with two workers": [str(SCRIPTS / "supervised.py"), "workers", "4000"],
-    "accelerate": [str(SCRIPTS / "supervised.py"), "accelerate", "4000"],
-    "pytorch-lightning": [str(SCRIPTS / "supervised.py"), "lightning", "4000"],
-    "transformers Trainer": [str(SCRIPTS / "supervised.py"), "trainer", "4000"],
+    "rsl_rl PPO": [str(SCRIPTS / "rsl_rl_ppo.py"), "800"],
+    "torch, loader": [str(SCRIPTS / "supervised.py"), "plain", "8000"],
+    "torch, loader with two workers": [str(SCRIPTS / "supervised.py"), "workers", "8000"],
+    "accelerate": [str(SCRIPTS / "supervised.py"), "accelerate", "8000"],
+    "pytorch-lightning": [str(SCRIPTS / "supervised.py"), "lightning", "8000"],
+    "transformers Trainer": [str(SCRIPTS / "supervised.py"), "trainer", "8000"],
     "torch DDP, two gloo ranks": [*TORCHRUN, str(SCRIPTS / "ranks.py"), "1000"],
 }
-"""Name -> arguments of the interpreter. Training takes about ten seconds, because the first second costs more."""
+"""Name -> arguments of the interpreter. Training takes 10 to 25 seconds, because the first second costs more."""
 SEVERAL_PROCESSES = (
     "stable-baselines3 PPO, two processes",
     "torch, loader with two workers",
