@@ -188,8 +188,8 @@ def test_slow_environments_gain_by_processes(
     assert profile["failures"] == []
 
 
-@pytest.mark.slow
 def test_ctrl_c_prints_what_is_known(tmp_path: Path) -> None:
+    """The only test of whole trials that is not slow, so that every run of the tests contains some."""
     (tmp_path / "train.py").write_text(STEPPING)
     words = ["profile", "seconds=4", "wait=1", "--try", "try_seconds=1", "--json=profile.json", "--", sys.executable]
     command = [sys.executable, "-m", "powerband", *words, "train.py"]
