@@ -31,12 +31,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 from faulty_loop import Dose
 from powerband import __version__
 from powerband.core.machine.device import host_facts
 
+LIMIT_S = 120.0
+"""Time limit of one run of a tool, whose loop takes about ten seconds."""
 PEERS = Path(__file__).parents[2] / "build/peers"
 HEALTHY = Dose()
 SLOW, RENDERED = "faulty_envs:SlowPendulum-v0", "faulty_envs:SoftwareRendered-v0"
@@ -131,13 +135,24 @@ def output_of(command: list[str], peers: Path | None, folder: str) -> str:
     """Runs a command and returns its output.
 
     Raises:
-        RuntimeError: The command failed; the message is the end of its output, without the folders of this machine.
+        RuntimeError: The command failed or did not end in time; the message is the end of its output, without the
+            folders of this machine.
     """
-    completed = subprocess.run(command, env=environment(peers), cwd=folder, capture_output=True, text=True, timeout=300)
-    if completed.returncode:
-        output = (completed.stderr or completed.stdout)[-1500:].replace(f"{Path(sys.prefix).parent}/", "")
-        raise RuntimeError(f"status {completed.returncode}: {output.replace(f'{Path(__file__).parents[2]}/', '')}")
-    return completed.stdout
+    process = subprocess.Popen(
+        command, env=environment(peers), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        started = psutil.Process(process.pid)
+        for each in [*started.children(recursive=True), started]:  # a tool starts processes in sessions of their own
+            each.kill()
+        process.wait()
+        raise RuntimeError(f"not done after {LIMIT_S:g} s") from None
+    if process.returncode:
+        output = (stderr or stdout)[-1500:].replace(f"{Path(sys.prefix).parent}/", "")
+        raise RuntimeError(f"status {process.returncode}: {output.replace(f'{Path(__file__).parents[2]}/', '')}")
+    return stdout
 
 
 def by_powerband(dose: Dose, seconds: float, device: str, peers: Path, folder: str) -> dict[str, Any]:
