@@ -21,7 +21,7 @@ from typing import Any
 
 TESTS = Path(__file__).parents[2] / "tests" / "gpu"
 TEST_TIMEOUT_S = 100
-"""Seconds per test, if the package pytest-timeout is installed. `doctor` compiles environments while others compile."""
+"""Seconds per test, if the package pytest-timeout is installed. Several files compile kernels at the same time."""
 MESSAGE_CHARACTERS = 2_000
 """Last characters of a failure that are stored."""
 POLL_S = 0.2
