@@ -11,6 +11,7 @@ if any of this does not hold.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -33,12 +34,12 @@ LEAST_FOUND = 0.9
 def audit_script(script: PlantedScript, folder: Path, window: float) -> dict:
     """Audits one script. Returns its verdicts, with the truth next to each."""
     words = script.write(folder)
-    os.chdir(folder)
     began = time.monotonic()
     options = AuditOptions(window=window)
     everything = [*script.works, *script.dead]
     try:
-        result = Audit([sys.executable, *words], folder, options, False, lambda text, share: None).run()
+        with contextlib.chdir(folder):  # as a user who starts the command there
+            result = Audit([sys.executable, *words], folder, options, False, lambda text, share: None).run()
     except ConfigError as error:
         return {"parser": script.parser, "failed": str(error), "missing": everything, "options": []}
     if isinstance(result, ScriptFailed):
@@ -89,6 +90,7 @@ def main() -> int:
     """Runs the benchmark. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="seed of the draw of scripts and options")
+    parser.add_argument("--working", type=int, default=5, help="options of a script that have an effect")
     parser.add_argument("--window", type=float, default=3.0, help="seconds after the first optimiser step")
     parser.add_argument("--parsers", default=",".join(PARSERS), help="parsers, separated by commas")
     parser.add_argument("--peers", default=str(PEERS), help="folder of the parsers' packages")
@@ -98,7 +100,7 @@ def main() -> int:
     target = Path(arguments.json).absolute() if arguments.json else None
     chosen = arguments.parsers.split(",")
     with tempfile.TemporaryDirectory() as place:
-        scripts = [script for script in draw_scripts(arguments.seed) if script.parser in chosen]
+        scripts = [script for script in draw_scripts(arguments.seed, arguments.working) if script.parser in chosen]
         results = [audit_script(script, Path(place) / script.parser, arguments.window) for script in scripts]
     for result in results:
         if "failed" in result:

@@ -1,7 +1,7 @@
 """Planted scripts: small seeded training scripts, with options that have no effect and options that have one.
 
-A script trains a Q network on a point that is pushed to the origin. Its options are drawn: five that work, out of
-`WORKING`, and five without effect, one in each of the ways of `DEAD`. All other settings are constants. The parser
+A script trains a Q network on a point that is pushed to the origin. Its options are drawn: five or more that work, out
+of `WORKING`, and five without effect, one in each of the ways of `DEAD`. All other settings are constants. The parser
 decides how options are defined and read.
 """
 
@@ -83,14 +83,14 @@ class PlantedScript:
         return ["train.py"]
 
 
-def draw_scripts(seed: int) -> list[PlantedScript]:
-    """Draws one script per parser: five options with an effect and five without in each."""
+def draw_scripts(seed: int, working: int = 5) -> list[PlantedScript]:
+    """Draws one script per parser, with `working` options that have an effect and five that have none."""
     draw = random.Random(seed)
-    return [_draw_script(parser, draw) for parser in PARSERS]
+    return [_draw_script(parser, draw, working) for parser in PARSERS]
 
 
-def _draw_script(parser: str, draw: random.Random) -> PlantedScript:
-    works = {name: WORKING[name](draw) for name in draw.sample(sorted(WORKING), 5)}
+def _draw_script(parser: str, draw: random.Random, working: int) -> PlantedScript:
+    works = {name: WORKING[name](draw) for name in draw.sample(sorted(WORKING), working)}
     dead = {way: draw.choice(sorted(names)) for way, names in DEAD.items()}
     options = {**works, **{name: DEAD[way][name] for way, name in dead.items()}}
     names = list(options)
