@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import io
 import json
 import multiprocessing
 import subprocess
@@ -239,6 +240,19 @@ def test_samples_without_a_following_event_are_counted(profile: Any) -> None:
     assert [(key[:2], count) for key, count in sampler._samples.items()] == [(("other", "other"), 10)]
     sampler.end_pending()
     assert sum(sampler._samples.values()) == module.MOST_PENDING + 10 and not sampler._pending
+
+
+def test_a_closed_stream_is_not_flushed(profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, failures = profile("output"), []
+    monkeypatch.setenv("POWERBAND_ATTACH_DIR", str(tmp_path))
+    record = importlib.import_module("powerband_attach.record")
+    monkeypatch.setattr(record, "write", lambda *_, **fields: failures.append(fields))
+    (tmp_path / module.ASKED).touch()
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    module.flush_if_asked()
+    assert len(list(tmp_path.iterdir())) == 2 and not failures, "the question and the answer"
 
 
 def test_an_idle_thread_is_looked_at_rarely_and_each_look_counts_for_the_time(profile: Any) -> None:

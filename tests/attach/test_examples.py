@@ -41,5 +41,5 @@ def test_stable_baselines3_spends_its_time_in_updates_of_small_batches(tmp_path:
     profile = profiled("sb3_ppo.py", tmp_path)
     ledger, wall_s = profile["ledger"], profile["wall_s"]
     assert profile["cause"] in ("small-batch", "update-bound")  # about the half of an update launches operations
-    assert ledger["update"] > 0.5 * wall_s and ledger["env_wait"] > 0
+    assert ledger["update"] > 0.4 * wall_s and ledger["env_wait"] > 0
     assert len(profile["processes"]) >= 5 and profile["failures"] == []

@@ -28,7 +28,7 @@ def flush_if_asked() -> None:
     if not folder or not os.path.exists(os.path.join(folder, ASKED)) or os.path.exists(answer):
         return
     for stream in (sys.stdout, sys.stderr) if _owns_buffers() else ():
-        if stream is not None:
+        if stream is not None and not getattr(stream, "closed", False):  # a worker may have closed it
             safely(stream.flush)()
     os.close(os.open(answer, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
