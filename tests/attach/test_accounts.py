@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
-import io
 import json
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -248,9 +248,8 @@ def test_a_closed_stream_is_not_flushed(profile: Any, tmp_path: Path, monkeypatc
     record = importlib.import_module("powerband_attach.record")
     monkeypatch.setattr(record, "write", lambda *_, **fields: failures.append(fields))
     (tmp_path / module.ASKED).touch()
-    closed = io.StringIO()
-    closed.close()
-    monkeypatch.setattr(sys, "stderr", closed)
+    with open(os.devnull, "w") as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
     module.flush_if_asked()
     assert len(list(tmp_path.iterdir())) == 2 and not failures, "the question and the answer"
 
