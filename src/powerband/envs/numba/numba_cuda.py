@@ -1,7 +1,8 @@
-"""Imports numba-cuda, also with a NumPy that lacks a name which numba-cuda 0.30 reads at its import.
+"""Provides numba's module `cuda`, also with NumPy 2.5, with which numba-cuda 0.30 fails.
 
-NumPy 2.5 removed `row_stack`, an old name of `vstack`. numba-cuda reads it in a module that it imports at the first
-compilation. That module is therefore imported here, and the name exists only meanwhile.
+NumPy 2.5 removed `row_stack`, an old name of `vstack`. numba-cuda still reads that name in a module that it imports at
+the first compilation of a kernel. This file therefore imports that module early, and defines the name only during these
+imports, so that no other module of the process finds it.
 """
 
 from __future__ import annotations
