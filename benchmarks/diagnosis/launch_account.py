@@ -27,14 +27,15 @@ from powerband.core.machine.device import host_facts
 from powerband.core.rank_context import RankContext
 from powerband.core.telemetry.phase_clock import PhaseClock
 from powerband.doctor.stopwatch import synchronize
+from powerband.tune.measure.kernel_trace import KernelTrace
 from powerband.tune.measure.ledger import Ledger
-from powerband.tune.measure.probes import kernel_active
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "updates"))
 
 from updates import sac_on_device
 
 INPUTS, ACTIONS = 39, 4
+TRACED_UPDATES = 20
 
 
 def ledger_of(update: Callable[[], object], device: torch.device, count: int) -> Ledger:
@@ -48,7 +49,14 @@ def ledger_of(update: Callable[[], object], device: torch.device, count: int) ->
             if number == count - 1:
                 synchronize(device)  # the update that a real loop waits for at its next log line
     phases = clock.read()
-    return Ledger.from_phases(phases, kernel_active(update) if device.type == "cuda" else None)
+    if device.type != "cuda":
+        return Ledger.from_phases(phases)
+    trace = KernelTrace(clock)
+    for _ in range(TRACED_UPDATES):
+        with clock("update"):
+            update()
+    busy_s = sum((trace.stop() or {}).values()) * count / TRACED_UPDATES
+    return Ledger.from_phases(phases, {"update": min(1.0, busy_s / phases.host["update"])})
 
 
 def kernels_of(update: Callable[[], object], device: torch.device, count: int) -> tuple[float, float, int]:

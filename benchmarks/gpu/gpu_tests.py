@@ -1,9 +1,9 @@
 """Runs the tests of `tests/gpu` and writes the outcome of each test as soon as it is known.
 
-    python benchmarks/gpu/gpu_tests.py [--processes 6] [--json benchmarks/results/gpu_tests.json]
+    python benchmarks/gpu/gpu_tests.py [--processes 12] [--json benchmarks/results/gpu_tests.json]
 
-The files of tests run in several processes: a CUDA error makes all later calls of its process fail, and the processes
-compile their kernels at the same time. A run that is killed leaves the outcomes so far and the names of the tests that
+The tests run in several processes: a CUDA error makes all later calls of its process fail, and the processes compile
+their kernels at the same time. A run that is killed leaves the outcomes so far and the names of the tests that
 were running. The exit status is 1 if a test failed or a process died.
 """
 
@@ -19,7 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parents[2] / "tests" / "gpu"
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests" / "gpu"
 TEST_TIMEOUT_S = 100
 """Seconds per test, if the package pytest-timeout is installed. Several files compile kernels at the same time."""
 MESSAGE_CHARACTERS = 2_000
@@ -63,12 +64,20 @@ class Recorder:
         os.replace(partial, self.path)
 
 
-def run_files(files: list[str], path: Path) -> int:
-    """Runs files of tests in this process and returns pytest's exit status."""
+def run_tests(tests: list[str], path: Path) -> int:
+    """Runs tests, or all tests of files, in this process and returns pytest's exit status."""
     import pytest
 
-    arguments = ["-q", "-p", "no:cacheprovider", "-o", f"timeout={TEST_TIMEOUT_S}", *files]
+    arguments = ["-q", "-p", "no:cacheprovider", "-o", f"timeout={TEST_TIMEOUT_S}", *tests]
     return pytest.main(arguments, plugins=[Recorder(path)])
+
+
+def collected() -> list[str]:
+    """Returns the ids of all tests, or the files if pytest cannot collect them."""
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", str(TESTS)]
+    listed = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    ids = [line for line in listed.stdout.splitlines() if "::" in line]
+    return ids if not listed.returncode and ids else sorted(map(str, TESTS.glob("test_*.py")))
 
 
 def merge(paths: list[Path]) -> dict[str, Any]:
@@ -81,17 +90,18 @@ def merge(paths: list[Path]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="*", help="run these files in this process")
-    parser.add_argument("--processes", type=int, default=6)
+    parser.add_argument("tests", nargs="*", help="run these tests or files in this process")
+    parser.add_argument("--processes", type=int, default=12)
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/gpu_tests.json"))
     options = parser.parse_args()
-    if options.files:
-        sys.exit(run_files(options.files, options.json))
-    files = sorted(map(str, TESTS.glob("test_*.py")))
+    if options.tests:
+        sys.exit(run_tests(options.tests, options.json))
+    tests = collected()
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{number}.json" for number in range(min(options.processes, len(files)))]
+        paths = [Path(folder) / f"{number}.json" for number in range(min(options.processes, len(tests)))]
+        this_file = str(Path(__file__).resolve())
         processes = [
-            subprocess.Popen([sys.executable, __file__, *files[number :: len(paths)], "--json", str(path)])
+            subprocess.Popen([sys.executable, this_file, *tests[number :: len(paths)], "--json", str(path)], cwd=ROOT)
             for number, path in enumerate(paths)
         ]
         while any(process.poll() is None for process in processes):

@@ -97,7 +97,7 @@ STEPS = (
     ),
     Step(
         "sac",
-        50,
+        45,
         ("benchmarks/updates/sac_graphs.py", *"--updates 200 --rounds 3".split()),
         (
             "benchmarks/updates/sac_graphs.py",
@@ -120,7 +120,7 @@ STEPS = (
     ),
     Step(
         "uav",
-        45,
+        35,
         ("benchmarks/environments/uav_env.py", *"--device cuda --missions 64 512 4096 --seconds 2".split()),
         ("benchmarks/environments/uav_env.py", *CPU, *"--missions 1 --seconds 0.1".split()),
         NUMBA,
@@ -129,7 +129,7 @@ STEPS = (
     ),
     Step(
         "sketchnav",
-        45,
+        35,
         ("benchmarks/environments/sketchnav_env.py", *"--device cuda --agents 128 1024 8192".split()),
         ("benchmarks/environments/sketchnav_env.py", *CPU, *"--agents 2 --seconds 0.1".split()),
         (*NUMBA, "PIL"),
@@ -138,7 +138,7 @@ STEPS = (
     ),
     Step(
         "snakes",
-        40,
+        35,
         ("benchmarks/environments/snakes_env.py", *"--device cuda --table-boards 4096 65536".split()),
         ("benchmarks/environments/snakes_env.py", *CPU, *"--table-boards 8 --seconds 0.1".split()),
         NUMBA,
@@ -147,7 +147,7 @@ STEPS = (
     ),
     Step(
         "tests",
-        145,
+        130,
         ("benchmarks/gpu/gpu_tests.py",),
         ("benchmarks/gpu/gpu_tests.py", "--processes", "1"),
         (*NUMBA, "pytest"),
@@ -155,7 +155,7 @@ STEPS = (
     ),
     Step(
         "launch account",
-        30,
+        25,
         ("benchmarks/diagnosis/launch_account.py", *"--updates 50".split()),
         ("benchmarks/diagnosis/launch_account.py", *CPU, *"--batches 32 --updates 2".split()),
         ("torch", "numpy"),
@@ -163,8 +163,8 @@ STEPS = (
     ),
     Step(
         "sac compiled",
-        35,
-        ("benchmarks/updates/sac_graphs.py", *"--modes compiled --batches 256 --precisions bf16 --rounds 3".split()),
+        75,
+        ("benchmarks/updates/sac_graphs.py", *"--modes compiled --precisions bf16 --updates 1000 --rounds 3".split()),
         ("benchmarks/updates/sac_graphs.py", *CPU, *"--modes compiled --precisions bf16".split()),
         ("torch", "numpy"),
         ("triton",),

@@ -6,6 +6,7 @@ import torch
 from powerband.algos.ddpg import DDPG
 from powerband.algos.sac import SAC
 from powerband.algos.settings import DDPGConfig, SACConfig
+from powerband.core.noise import Noise
 from powerband.core.optim.compile import GraphedUpdates, all_tensors
 from powerband.core.rank_context import RankContext
 from powerband.data.replay import Replay
@@ -18,14 +19,18 @@ pytestmark = [
 ]
 
 
-def sac_updates(precision: str, k: int, **options):
+def sac_updates(precision: str, k: int, compiled: bool = False, **options):
     torch.manual_seed(0)
     spec = EnvSpec(TensorSpec((5,)), TensorSpec((2,)), low=-torch.ones(2), high=torch.ones(2))
     context = RankContext.single("cuda", precision)
-    learner = SAC(spec, SACConfig(hidden=(64, 64)), context)
+    learner = SAC(spec, SACConfig(hidden=(64, 64), compile=compiled), context)
     scalar, flag = TensorSpec(()), TensorSpec((), torch.bool)
     fields = {"obs": spec.obs, "next_obs": spec.obs, "action": spec.action, "reward": scalar, "terminated": flag}
     return around(learner, context.noise, fields, k, **options)
+
+
+def compiled_sac_updates(precision: str, k: int, **options):
+    return sac_updates(precision, k, compiled=True, **options)
 
 
 def bicnet_updates(precision: str, k: int, **options):
@@ -64,7 +69,7 @@ def around(learner, noise, fields, k, **options):
     return updates, learner
 
 
-@pytest.mark.parametrize("make", [sac_updates, bicnet_updates])
+@pytest.mark.parametrize("make", [sac_updates, compiled_sac_updates, bicnet_updates])
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_replays_follow_eager(make, precision):
     eager, eager_learner = make(precision, 0)
@@ -103,3 +108,24 @@ def test_update_does_not_synchronise():
         list(updates.run(3))
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_compiled_updates_follow_those_without_compilation():
+    plain, plain_learner = sac_updates("fp32", 0)
+    compiled, compiled_learner = compiled_sac_updates("fp32", 0)
+    list(plain.run(12)), list(compiled.run(12))
+    for mine, theirs in zip(
+        all_tensors(compiled_learner.state_dict()), all_tensors(plain_learner.state_dict()), strict=True
+    ):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+
+
+def test_compiled_draws_are_those_without_compilation():
+    ids = torch.arange(256)
+    plain, compiled = Noise(3, "x", ids, "cuda"), Noise(3, "x", ids, "cuda", compiled=True)
+    high = torch.tensor(77, device="cuda")
+    for _ in range(2):
+        assert torch.equal(plain.bits(7), compiled.bits(7))
+        assert torch.equal(plain.integers(high, 1), compiled.integers(high, 1))
+        torch.testing.assert_close(plain.normal(2, 5), compiled.normal(2, 5), rtol=1e-5, atol=1e-5)
+    assert torch.equal(plain.counter, compiled.counter)

@@ -104,6 +104,14 @@ def test_twins_equal_two_single_networks(activation):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_twins_for_the_compiler_are_the_same_function(outputs, monkeypatch):
+    net, x = TwinMLP(5, (16, 16), outputs), torch.randn(7, 5)
+    expected = net(x)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(net(x), expected)
+
+
 def test_any_leading_axes_and_layer_norm():
     net = MLP(4, (8,), 2, "silu", layer_norm=True)
     assert net(torch.randn(3, 2, 4)).shape == (3, 2, 2)

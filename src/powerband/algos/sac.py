@@ -69,6 +69,8 @@ class SAC:
         """
         self.config, self.precision, self.noise = config, context.precision, context.noise
         self.average, self.world_size = context.average, context.world_size
+        if config.compile and context.device.type == "cuda":
+            context.noise.compile()
         self.centre, self.scale = action_scale("sac", spec, context.device)
         self.dim = spec.action.shape[0]
         self.target_entropy = -float(self.dim) if config.target_entropy is None else config.target_entropy
@@ -83,6 +85,7 @@ class SAC:
             "precision": context.precision,
             "average": context.average,
             "max_grad_norm": config.max_grad_norm,
+            "compiled": config.compile,
         }
         self.actor_adam = FlatAdam([self.actor, self.temperature], config.actor_lr, **shared)
         critics = [net for net in (self.critic, self.encoder) if net is not None]
@@ -93,6 +96,7 @@ class SAC:
         self._error_EB = torch.zeros(1, 0, device=context.device)
         self.cycle = UpdateCycle(config.policy_interval, config.target_interval)
         self._policy_fn = compile_if(self._policy, config.compile)
+        self._inputs_fn = compile_if(self._inputs, config.compile)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
         self.fused = None
@@ -157,10 +161,8 @@ class SAC:
         obs = self._features(batch["obs"], self.encoder)
         with torch.no_grad():
             next_obs = self._features(batch["next_obs"], self.target_encoder)
-        action = (batch["action"] - self.centre) / self.scale
-        discount = bootstrap_discount(batch, self.config.gamma)
+        action, discount, alpha = self._inputs_fn(batch)
         noise = self.noise("sac/update", obs.shape[0])
-        alpha = self.temperature.log_alpha.detach().exp()
         weight = batch.get("weight")
         if self.fused is not None and weight is None:
             rows = obs, action, batch["reward"], next_obs, discount
@@ -207,6 +209,11 @@ class SAC:
         rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
         rows = rows if self.obs_norm is None else self.obs_norm(rows)
         return rows if self.config.obs_scale == 1.0 else rows * self.config.obs_scale
+
+    def _inputs(self, batch: dict[str, Tree]) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns the actions (B, D) of a batch in [-1, 1], the discount factors (B,) of next values, and alpha."""
+        action = (batch["action"] - self.centre) / self.scale
+        return action, bootstrap_discount(batch, self.config.gamma), self.temperature.log_alpha.detach().exp()
 
     def _policy(self, obs: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
         """Computes actions (B, D) in (-1, 1) and log-probabilities (B,) from features (B, F) and noise (B, D).

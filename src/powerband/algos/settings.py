@@ -71,7 +71,7 @@ class SACConfig:
     """Largest 2-norm of the gradients of the critics, and of the actor with the temperature; larger gradients are
     clipped, None clips nothing."""
     compile: bool = False
-    """Compile the losses with torch.compile."""
+    """Compile the losses with torch.compile; on CUDA also random numbers and optimiser steps, for CUDA graphs."""
     fused: bool = True
     """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
     a CPU in fp32 if no hidden layer has more than 128 units and observations need no encoder."""

@@ -144,8 +144,20 @@ class TwinMLP(nn.Module):
         for index, (weight_EOI, bias_E1O) in enumerate(layers[:-1]):
             exact = self.exact_inputs and index == 0
             with torch.autocast(x.device.type, enabled=False) if exact else nullcontext():
-                x = torch.baddbmm(bias_E1O, x, weight_EOI.mT)
+                x = affine(x, weight_EOI, bias_E1O)
             x = ACTIVATIONS[self.activation](x)
         weight_EOI, bias_E1O = layers[-1]
         with torch.autocast(x.device.type, enabled=False):
-            return torch.baddbmm(bias_E1O, x.to(weight_EOI.dtype), weight_EOI.mT)
+            return affine(x.to(weight_EOI.dtype), weight_EOI, bias_E1O)
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Computes x W^T + b for an ensemble: x (E, B, I), weight (E, O, I), bias (E, 1, O) -> (E, B, O).
+
+    The compiler fuses a separate sum with the activation, and a product with one output with the last activation. A
+    single operator would be a kernel that copies the bias and one of the matrix product.
+    """
+    if not torch.compiler.is_compiling():
+        return torch.baddbmm(bias, x, weight.mT)
+    product = (x * weight).sum(-1, keepdim=True) if weight.shape[1] == 1 else x @ weight.mT
+    return product + bias.to(product.dtype)

@@ -191,7 +191,7 @@ def _apply(recipe: Recipe, stage: str, best: Advice, before: Measurement, second
 
 def _arithmetic(ledger: Ledger, facts: WindowFacts) -> str:
     """Returns a line with the arithmetic rate of the updates and its share of the device's peak; "" if unknown."""
-    flops_s = facts.flops_s(ledger.seconds.get("update", 0.0) + ledger.seconds.get("launch", 0.0))
+    flops_s = facts.flops_s(ledger.by_host().seconds.get("update", 0.0))
     if not flops_s or not facts.peak_flops_s:
         return ""
     return (

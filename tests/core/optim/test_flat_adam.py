@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from powerband.core.optim.flat_adam import FLUSH_INTERVAL, FlatAdam, FlatTarget
+from powerband.core.optim.flat_adam import FLUSH_INTERVAL, FlatAdam, FlatTarget, clipped_adam_, join_
 from powerband.core.optim.precision import Precision
 
 FP32 = Precision("fp32")
@@ -211,3 +211,16 @@ sac.update(batch | {"reward": torch.zeros(4), "terminated": torch.zeros(4, dtype
 assert "torch._dynamo" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("weight_decay", "max_grad_norm"), [(0.0, None), (0.1, 0.05)])
+def test_the_functions_for_the_compiler_make_the_same_steps(weight_decay, max_grad_norm):
+    fused_net, plain_net = network(), network()
+    options = {"precision": FP32, "weight_decay": weight_decay, "max_grad_norm": max_grad_norm}
+    fused, plain = (FlatAdam([net], 1e-2, **options) for net in (fused_net, plain_net))
+    plain._join_fn, plain._clipped_adam_fn, plain.adam.lr = join_, clipped_adam_, torch.tensor(1e-2)
+    for _ in range(20):
+        x = torch.randn(16, 5)
+        torch.testing.assert_close(plain.step(loss_of(plain_net, x)), fused.step(loss_of(fused_net, x)))
+    torch.testing.assert_close(plain.flat, fused.flat, rtol=1e-4, atol=1e-5)
+    assert plain.adam.state["step"] == fused.adam.state["step"] == 20

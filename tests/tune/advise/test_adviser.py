@@ -272,7 +272,9 @@ GRAPH_RECIPE = Recipe(
 def test_graphs_contain_complete_cycles_of_updates(period: int, due: int, k: int):
     """`GraphedUpdates` refuses other numbers, and a graph never has more updates than fall due per iteration."""
     config = GRAPH_RECIPE.Config(sac=Delayed(period))
-    measured = simulated(UPDATE_S, updates=due * STEPS, launch=0.5 * due * STEPS * UPDATE_S)
+    launch_s = 0.5 * due * STEPS * UPDATE_S
+    measured = simulated(UPDATE_S, updates=due * STEPS, launch=launch_s)
+    measured.ledgers[0].launch["update"] = launch_s
     diagnosis = diagnose(measured.ledgers[0], measured.facts[0])
     advised = [each.value for each in advise(GRAPH_RECIPE, config, measured, diagnosis) if each.knob == "graph_updates"]
     axes = {axis.name: axis for axis in SearchSpace(GRAPH_RECIPE, config, measured.facts[0], "fixed", gpus=1).axes}

@@ -65,6 +65,10 @@ CASES = {
         ({"update": 0.7, "env": 0.25}, probed(1e-3, 1.3e-3)),
         ({"update": 0.7, "env": 0.25}, probed(1e-3, 2.8e-3)),
     ),
+    "launch-bound": (
+        ({"launch": 0.8, "env": 0.05, "update": 0.07}, replace(FACTS, device_busy=0.15)),
+        ({"launch": 0.2, "env": 0.3, "update": 0.4}, replace(FACTS, device_busy=0.7)),
+    ),
     "host-sync": (
         (EVEN, replace(FACTS, syncs_per_iteration=40, sync_s=50e-6)),
         (EVEN, replace(FACTS, syncs_per_iteration=10, sync_s=50e-6)),
@@ -112,6 +116,19 @@ def test_every_cause_has_a_case_and_a_unique_code():
     assert set(CASES) | {"healthy", "too-short"} == set(CAUSES)
     codes = [code for code, _ in CAUSES.values()]
     assert len(set(codes)) == len(codes) and CAUSES["healthy"][0] == 0 and not {1, 2} & set(codes)
+
+
+def test_a_gpu_that_waits_for_launches_is_named_with_the_accounts_that_launch():
+    waiting = replace(ledger({"launch": 0.8, "env": 0.05}), launch={"env": 5.0, "act": 2.0, "update": 1.0})
+    sentence = diagnose(waiting, replace(FACTS, device_busy=0.15)).sentence
+    assert "runs kernels for 15% of the time" in sentence and "env 50%, act 20%, update 10%" in sentence
+
+
+def test_overlap_also_hides_the_launches_of_updates():
+    shares = {"env_wait": 0.4, "update": 0.05, "launch": 0.4}
+    measured = replace(ledger(shares), launch={"update": 4.0})
+    found = diagnose(measured, replace(WORKERS, can_overlap=True, device_busy=0.05)).findings
+    assert "no-overlap" in {each.cause for each in found}
 
 
 def test_special_cause_replaces_the_general_one_that_it_explains():

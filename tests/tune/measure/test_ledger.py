@@ -72,6 +72,10 @@ def test_idle_device_time_becomes_the_account_launch():
     clock = PhaseClock()
     with clock("update"):
         time.sleep(0.02)
-    ledger = Ledger.from_phases(clock.read_total(), kernel_active=0.25)
+    ledger = Ledger.from_phases(clock.read_total(), kernels={"update": 0.25})
     assert ledger.seconds["launch"] == pytest.approx(3 * ledger.seconds["update"])
+    assert ledger.launch == {"update": ledger.seconds["launch"]}
+    by_host = ledger.by_host()
+    assert by_host.share("update") == pytest.approx(ledger.share("update", "launch")) and not by_host.launch
+    assert Ledger.from_dict(json.loads(json.dumps(ledger.to_dict()))) == ledger
     assert sum(ledger.seconds.values()) == pytest.approx(ledger.wall_s)

@@ -157,7 +157,7 @@ def test_graphs_are_predicted_from_the_idle_time_of_the_device(monkeypatch):
     config = Config(off_policy=Loop(graph_updates=0, num_envs=4, update_interval=1))
     ledger, facts = simulated(config)
     half = {**ledger.seconds, "launch": ledger.seconds["update"] / 2, "update": ledger.seconds["update"] / 2}
-    waiting = replace(ledger, seconds=half)
+    waiting = replace(ledger, seconds=half, launch={"update": half["launch"]})
     advice = advise(RECIPE, config, Measurement([waiting], [facts], True), diagnose(waiting, facts))
     graphs = next(each for each in advice if each.knob == "graph_updates")
     saved = half["launch"] / waiting.wall_s

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from powerband.core.optim.compile import compile_if
 from powerband.core.optim.precision import Precision
 from powerband.core.optim.torch_private import fused_adam_
 
@@ -143,6 +144,50 @@ class FusedAdam:
                 moment.masked_fill_(moment.abs() < FLUSH_BELOW, 0.0)
 
 
+def join_(flat: Tensor, parts: Sequence[Tensor]) -> None:
+    """Copies tensors into `flat` (P,) in the order of `flatten`, with zeros in the gaps, for torch.compile."""
+    rows = [part.reshape(-1) for part in parts]
+    flat.copy_(torch.cat([nn.functional.pad(row, (0, -len(row) % ALIGNMENT)) for row in rows]))
+
+
+def clipped_adam_(
+    flat: Tensor,
+    grad: Tensor,
+    state: dict[str, Tensor],
+    lr: Tensor,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    max_norm: float | None,
+) -> Tensor:
+    """Takes the step of `FusedAdam` with clipping, as one function for torch.compile; `grad` keeps its values.
+
+    Args:
+        flat: Parameters (P,), changed in place.
+        grad: Gradient (P,).
+        state: ``step``, ``exp_avg`` and ``exp_avg_sq`` of `FusedAdam`, changed in place.
+        lr: Learning rate, 0-d.
+        betas: Decay rates of the two moments.
+        eps: Constant added to the root of the second moment.
+        weight_decay: Decoupled weight decay, times the learning rate per step.
+        max_norm: Largest 2-norm of the gradient; None disables clipping.
+
+    Returns:
+        2-norm (0-d) of the gradient before clipping.
+    """
+    norm = torch.linalg.vector_norm(grad)
+    if max_norm is not None:
+        grad = grad * (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    step = state["step"].add_(1)
+    if weight_decay:
+        flat.mul_(1 - lr * weight_decay)
+    mean = state["exp_avg"].lerp_(grad, 1 - betas[0])
+    square = state["exp_avg_sq"].mul_(betas[1]).add_((1 - betas[1]) * grad * grad)
+    root = square.sqrt() / (1 - betas[1] ** step).sqrt() + eps
+    flat.sub_(lr / (1 - betas[0] ** step) * mean / root)
+    return norm
+
+
 class FlatAdam:
     """Adam over all parameters of `modules` as one tensor, with clipping, loss scaling and averaging over ranks.
 
@@ -164,6 +209,7 @@ class FlatAdam:
         weight_decay: float = 0.0,
         max_grad_norm: float | None = None,
         average: Callable[[Tensor], object] | None = None,
+        compiled: bool = False,
     ):
         """
         Args:
@@ -175,6 +221,7 @@ class FlatAdam:
             weight_decay: Decoupled weight decay (AdamW, Loshchilov and Hutter 2019), times the learning rate per step.
             max_grad_norm: Largest 2-norm of the gradient over all parameters; None disables clipping.
             average: Function that replaces a flat gradient by its mean over ranks, in place; None averages nothing.
+            compiled: On CUDA without loss scaling, join the gradients, clip and step in compiled functions.
 
         Raises:
             ValueError: lr or max_grad_norm is not above 0, or the parameters differ in dtype or device.
@@ -194,6 +241,9 @@ class FlatAdam:
         # On CUDA the rate is a tensor, so that a captured graph reads the current value at each replay.
         rate = torch.tensor(lr, device=values.device) if values.is_cuda else lr
         self.adam = FusedAdam(self.flat, rate, betas, eps, weight_decay)
+        compiled = compiled and values.is_cuda and self.scaler is None
+        self._join_fn = compile_if(join_, True) if compiled else None
+        self._clipped_adam_fn = compile_if(clipped_adam_, True) if compiled else None
 
     @property
     def lr(self) -> float | Tensor:
@@ -224,8 +274,11 @@ class FlatAdam:
         Returns:
             2-norm (0-d) of the gradient averaged over ranks, before clipping.
         """
-        self.grad.zero_()
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        if self._join_fn is None:
+            self.grad.zero_()
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        else:  # one kernel instead of one per parameter
+            self._join_fn(self.grad, torch.autograd.grad(loss, self.parameters, materialize_grads=True))
         return self.apply()
 
     @torch.no_grad()
@@ -238,6 +291,10 @@ class FlatAdam:
         optimizer: Any = self.adam  # the scaler is typed for optimisers of torch
         if self.average is not None:
             self.average(self.grad)
+        if self._clipped_adam_fn is not None:
+            adam = self.adam
+            rest = adam.lr, adam.betas, adam.eps, adam.weight_decay, self.max_grad_norm
+            return self._clipped_adam_fn(self.flat.data, self.grad, adam.state, *rest)
         if self.scaler is not None:
             self.scaler.unscale_(optimizer)
         norm = torch.linalg.vector_norm(self.grad)

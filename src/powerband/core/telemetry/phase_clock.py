@@ -108,10 +108,10 @@ class Span:
     Each account reuses one object, so that entering it allocates nothing.
     """
 
-    __slots__ = ("clock", "phase", "ns", "before", "worst", "bins", "entered", "events", "inner")
+    __slots__ = ("clock", "name", "phase", "ns", "before", "worst", "bins", "entered", "events", "inner")
 
-    def __init__(self, clock: PhaseClock, phase: int) -> None:
-        self.clock, self.phase = clock, phase
+    def __init__(self, clock: PhaseClock, name: str, phase: int) -> None:
+        self.clock, self.name, self.phase = clock, name, phase
         self.entered: list[Any] = []
         self.events: list[tuple[Any, Any]] = []
         self.inner: list[tuple[Any, Any]] = []
@@ -161,9 +161,14 @@ class CudaSpan(Span):
             start.record()
         self.entered.append(start)
         super().__enter__()
+        if self.clock.switches is not None:
+            self.clock.switches.append((time.time_ns(), self.name))
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         super().__exit__(kind, error, trace)
+        if self.clock.switches is not None:
+            outer = self.clock.stack[-1].name if self.clock.stack else "other"
+            self.clock.switches.append((time.time_ns(), outer))
         start = self.entered.pop()
         if start is not None and not torch.cuda.is_current_stream_capturing():
             stop = self.clock.event()
@@ -185,6 +190,7 @@ class PhaseClock:
 
     Attributes:
         total: Sum of the intervals that `read` has ended since the last `restart`; None before the first.
+        switches: On CUDA, instants at which the loop enters an account, while they are recorded; otherwise None.
 
     Args:
         device: Device of the work. On CUDA, spans record events, which `read` evaluates.
@@ -203,6 +209,7 @@ class PhaseClock:
         self.stack: list[Span] = []
         self.since = 0
         self.total: PhaseTimes | None = None
+        self.switches: list[tuple[int, str]] | None = None
         self._null_span = NullSpan()
         self._free_events: list[torch.cuda.Event] = []
         self._restart()
@@ -215,7 +222,7 @@ class PhaseClock:
         if not self.enabled:
             return self._null_span
         phase = self._progress.phase(name)
-        span = self.spans[name] = CudaSpan(self, phase) if self.cuda else Span(self, phase)
+        span = self.spans[name] = CudaSpan(self, name, phase) if self.cuda else Span(self, name, phase)
         return span
 
     def wrap(self, name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -227,6 +234,21 @@ class PhaseClock:
                 return fn(*args, **kwargs)
 
         return timed
+
+    def record_switches(self) -> list[tuple[int, str]]:
+        """Starts to record, on CUDA, when the loop enters an account. Call it outside of all spans.
+
+        Returns:
+            The list that grows until `stop_switches`: Unix time in nanoseconds and the account that begins.
+        """
+        self.switches = [(time.time_ns(), "other")]
+        return self.switches
+
+    def stop_switches(self) -> None:
+        """Ends the recording; the last entry of the list is its end."""
+        assert self.switches is not None
+        self.switches.append((time.time_ns(), "other"))
+        self.switches = None
 
     def event(self) -> torch.cuda.Event:
         """A CUDA event from the pool of reused events."""

@@ -8,6 +8,7 @@ imports, so that no other module of the process finds it.
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -23,5 +24,8 @@ else:
         importlib.import_module("numba.cuda.np.arrayobj")
     finally:
         del numpy.row_stack
+
+# Small environments have small grids. `powerband profile` says whether that limits the run.
+warnings.filterwarnings("ignore", message=r".*Grid size \d+ will likely result")
 
 __all__ = ["cuda"]

@@ -10,7 +10,7 @@ from powerband.tune.advise.advice import Advice
 from powerband.tune.advise.adviser import Adviser, Probe
 from powerband.tune.advise.learning_knobs import batch_size, epochs, num_envs, update_ratio
 from powerband.tune.advise.recorded_data_knobs import loader_threads, place
-from powerband.tune.advise.run_knobs import intervals, nproc
+from powerband.tune.advise.run_knobs import device, intervals, nproc
 from powerband.tune.advise.simulator_knobs import double_buffer, num_workers, overlap
 from powerband.tune.advise.update_knobs import compile_losses, graph_updates, precision, threads
 from powerband.tune.diagnose.diagnosis import Diagnosis
@@ -24,6 +24,7 @@ ENV_LOOP_RULES: tuple[Rule, ...] = (
     num_workers,
     double_buffer,
     graph_updates,
+    device,
     threads,
     precision,
     intervals,

@@ -38,6 +38,7 @@ class Adviser:
         probe: Measures a changed configuration in a short run; None if that is not possible.
 
     Attributes:
+        ledger: Wall time of the run by the account of the host, without ``launch``.
         model: Throughput model of the run.
         ranks: Number of ranks of the run.
         gpus: Number of GPUs of this machine; 0 if the run uses the CPU.
@@ -50,7 +51,7 @@ class Adviser:
         self, recipe: Recipe, config: Any, measured: Measurement, diagnosis: Diagnosis, probe: Probe | None
     ) -> None:
         self.recipe, self.knobs, self.measured, self.diagnosis = recipe, Knobs(recipe, config), measured, diagnosis
-        self.facts, self.ledger, self.probe = measured.facts[0], diagnosis.ledger, probe
+        self.facts, self.ledger, self.probe = measured.facts[0], diagnosis.ledger.by_host(), probe
         self.ranks = self.facts.world_size
         self.on_cpu = device_names(config.run)[0] == "cpu"
         self.gpus = 0 if self.on_cpu else torch.cuda.device_count()

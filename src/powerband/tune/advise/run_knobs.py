@@ -1,4 +1,4 @@
-"""Advice on the number of ranks, and on the intervals of evaluation, checkpoints and log lines."""
+"""Advice on the device, on the number of ranks, and on the intervals of evaluation, checkpoints and log lines."""
 
 from __future__ import annotations
 
@@ -27,6 +27,22 @@ def nproc(adviser: Adviser) -> None:
     if result is not None and result.facts[0].iterations:
         why = "two ranks share environments and batch"
         adviser.add("nproc", 2, adviser.rate_of(result), why, probed=True, also=also)
+
+
+def device(adviser: Adviser) -> None:
+    """Adds advice to use the CPU if the GPU waits for launches, measured in a short run.
+
+    The precision of the CPU is chosen anew, because a GPU and a CPU are fast with different ones.
+    """
+    waits = any(finding.cause == "launch-bound" for finding in adviser.diagnosis.findings)
+    if adviser.on_cpu or adviser.probe is None or not waits:
+        return
+    also = {"precision": "auto"}
+    adviser.run_with({"gpus": "none", **also})  # compiles the functions for the CPU
+    result = adviser.run_with({"gpus": "none", **also})
+    if result is not None and result.facts[0].iterations:
+        why = "the GPU waits for launches; measured on the CPU"
+        adviser.add("gpus", "none", adviser.rate_of(result), why, probed=True, also=also)
 
 
 def intervals(adviser: Adviser) -> None:

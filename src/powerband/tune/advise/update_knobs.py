@@ -66,14 +66,14 @@ def graph_updates(adviser: Adviser) -> None:
     """Adds advice on CUDA graphs, with which the host launches all kernels of an iteration at once."""
     due = adviser.facts.grad_steps // max(adviser.facts.iterations, 1)
     k = adviser.knobs.graph_updates(due)
-    launch, update = adviser.ledger.seconds.get("launch", 0.0), adviser.ledger.seconds.get("update", 0.0)
-    if adviser.knobs.get("graph_updates") == 0 and launch and k:
+    waiting, total = adviser.diagnosis.ledger.launch.get("update", 0.0), adviser.ledger.seconds.get("update", 0.0)
+    if adviser.knobs.get("graph_updates") == 0 and waiting and k:
         why = "the device waits while the host launches kernels; a graph launches them together"
-        adviser.add("graph_updates", k, adviser.model.with_update_factor(update / (update + launch)), why)
+        adviser.add("graph_updates", k, adviser.model.with_update_factor(1 - waiting / total), why)
 
 
 def _updates_matter(adviser: Adviser) -> bool:
-    return adviser.probe is not None and adviser.ledger.share("update", "launch") >= UPDATES_MATTER
+    return adviser.probe is not None and adviser.ledger.share("update") >= UPDATES_MATTER
 
 
 def _update_factor(adviser: Adviser, changed: Measurement) -> float:
@@ -86,7 +86,7 @@ def _update_factor(adviser: Adviser, changed: Measurement) -> float:
     if unchanged is None or not unchanged.facts[0].grad_steps:
         return 0.0
     after, before = (
-        sum(each.ledgers[0].seconds.get(name, 0.0) for name in UPDATE_ACCOUNTS) / each.facts[0].grad_steps
+        sum(each.ledgers[0].by_host().seconds.get(name, 0.0) for name in UPDATE_ACCOUNTS) / each.facts[0].grad_steps
         for each in (changed, unchanged)
     )
     return after / before

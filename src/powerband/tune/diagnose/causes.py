@@ -28,6 +28,7 @@ CAUSES: dict[str, tuple[int, str]] = {
     "software-rendering": (22, "the CPU renders the images"),
     "comm-bound": (23, "ranks spend their time in collectives"),
     "act-bound": (24, "choosing actions takes most of the time"),
+    "launch-bound": (25, "the device waits while the host launches its kernels"),
     "too-short": (30, "the measurement was too short for a diagnosis"),
 }
 """Id -> (exit code of `powerband profile`, meaning)."""
@@ -40,6 +41,8 @@ UPDATE_BOUND = 0.75
 """Sampling, returns and updates, minus the share that a special cause explains."""
 ACT_BOUND = 0.50
 """Choosing actions and storing steps."""
+LAUNCH_BOUND = 0.40
+"""Waiting of the device for launches, in accounts whose work runs on the device."""
 NO_OVERLAP = 0.25
 """The smaller of waiting for simulators and updating, which overlap could hide."""
 DATA_WAIT = 0.20

@@ -111,6 +111,8 @@ def _notes(ledger: Ledger, facts: WindowFacts) -> list[str]:
     notes = []
     if not facts.steady_state:
         notes.append("the run never reached a steady state: the figures include start-up. Raise seconds.")
+    if ledger.device and facts.steady_state and facts.device_busy is None:
+        notes.append("the kernels of the GPU were not recorded, so the time in which it waits is unknown.")
     busy = facts.host.busy_cores
     if busy is not None and facts.cores:
         others = busy - (ledger.cpu_s + facts.env_cpu_s) * max(1, facts.world_size) / ledger.wall_s
@@ -141,4 +143,5 @@ def _mean(ledgers: Sequence[Ledger]) -> Ledger:
         ledgers[0].device,
         mean(lambda ledger: ledger.cpu_s),
         mean(lambda ledger: ledger.thread_s),
+        {name: statistics.mean(each.launch.get(name, 0.0) for each in ledgers) for name in names},
     )

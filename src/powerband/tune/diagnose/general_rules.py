@@ -12,7 +12,7 @@ def no_overlap(evidence: Evidence) -> Finding | None:
     facts, ledger = evidence.facts, evidence.ledger
     if not facts.overlappable or facts.overlap or not facts.can_overlap:
         return None
-    wait, update = ledger.share("env_wait"), ledger.share("update", "sample")
+    wait, update = ledger.share("env_wait"), ledger.by_host().share("update", "sample")
     explained_share = min(evidence.unexplained_share("env", "env_wait"), update)
     if explained_share < limit.NO_OVERLAP:
         return None
@@ -40,7 +40,7 @@ def env_bound(evidence: Evidence) -> Finding | None:
     else:
         each = f", {duration(max(ledger.mean_s('env'), ledger.mean_s('env_wait')))} each"
     workers = f" in {len(facts.worker_rows)} worker(s)" if facts.overlappable else ""
-    updates = f"; updates take {ledger.share('update', 'sample', 'returns'):.0%}"
+    updates = f"; updates take {ledger.by_host().share('update', 'sample', 'returns'):.0%}"
     return Finding(
         "env-bound",
         explained_share,

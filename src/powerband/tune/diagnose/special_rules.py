@@ -170,6 +170,26 @@ def small_batch(evidence: Evidence) -> Finding | None:
     )
 
 
+def launch_bound(evidence: Evidence) -> Finding | None:
+    """Returns a finding if the device waits while the host launches its kernels."""
+    ledger, busy = evidence.ledger, evidence.facts.device_busy
+    explained_share = ledger.share("launch")
+    if explained_share < limit.LAUNCH_BOUND or busy is None:
+        return None
+    largest = sorted(ledger.launch, key=ledger.launch.__getitem__, reverse=True)[:3]
+    parts = ", ".join(f"{name} {ledger.launch[name] / ledger.wall_s:.0%}" for name in largest)
+    return Finding(
+        "launch-bound",
+        explained_share,
+        f"The GPU runs kernels for {busy:.0%} of the time. For {explained_share:.0%} it waits while the host launches "
+        f"them ({parts}).",
+        "More environments per step and larger batches, because a launch costs the same for any size; CUDA graphs and "
+        "compiled losses for updates; or the CPU, if it is faster at this size.",
+        "",
+        ("num_envs", "graph_updates", "compile", "global_batch_size", "minibatches", "gpus"),
+    )
+
+
 def blocking(account: str, cause: str, activity: str, fix: str, knobs: tuple[str, ...]) -> Rule:
     """Creates a rule that returns a finding if an activity that interrupts training, such as evaluation, takes long.
 
@@ -217,6 +237,7 @@ SPECIAL_RULES: tuple[Rule, ...] = (
     comm_bound,
     oversubscription,
     host_sync,
+    launch_bound,
     small_batch,
     blocking(
         "eval", "eval-blocking", "during evaluation", "Evaluate less often, on fewer episodes, or in another process.",

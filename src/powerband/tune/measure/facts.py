@@ -47,6 +47,7 @@ class WindowFacts:
             precision and the threads of the run.
         syncs_per_iteration: Host-device synchronisations per iteration: tensors converted to Python values.
         sync_s: Seconds per host-device synchronisation on an idle device.
+        device_busy: Share of the wall time in which the GPU runs a kernel or a copy, 0 to 1; None if unknown.
         host: Processor use of this process and of the machine.
         steady_state: False if the window includes the first step, because the run ended too early.
         memory_bytes: Memory that this rank needs with a full replay buffer: of its GPU, or of the machine including
@@ -82,6 +83,7 @@ class WindowFacts:
     peak_flops_s: float = 0.0
     syncs_per_iteration: float = 0.0
     sync_s: float = 0.0
+    device_busy: float | None = None
     host: CpuUse = field(default_factory=CpuUse)
     steady_state: bool = True
     memory_bytes: int = 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from powerband.core.telemetry.phase_clock import PhaseTimes
@@ -72,6 +73,7 @@ class Ledger:
         device: Account -> seconds of device time (CUDA only).
         cpu_s: Processor seconds of all threads of this process.
         thread_s: Processor seconds of the thread of the training loop.
+        launch: Account -> its seconds in which the device waited for launches; they count as the account ``launch``.
     """
 
     wall_s: float
@@ -80,15 +82,16 @@ class Ledger:
     device: dict[str, float] = field(default_factory=dict)
     cpu_s: float = 0.0
     thread_s: float = 0.0
+    launch: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_phases(cls, phases: PhaseTimes, kernel_active: float | None = None) -> Ledger:
+    def from_phases(cls, phases: PhaseTimes, kernels: Mapping[str, float] | None = None) -> Ledger:
         """Creates a ledger from the times of a phase clock.
 
         Args:
             phases: Reading of a `PhaseClock`, which assigns each second of the loop to one account.
-            kernel_active: Share of the accounts act and update in which the device ran a kernel (CUDA). The remaining
-                host time of these accounts becomes the account ``launch``. None if it was not measured.
+            kernels: Account whose work runs on the device -> share of its time in which the device ran a kernel, 0 to 1
+                (CUDA). The remaining host time becomes the account ``launch``. None if it was not measured.
         """
         seconds: dict[str, float] = {}
         device: dict[str, float] = {}
@@ -108,12 +111,17 @@ class Ledger:
             )
             if count and (account not in spans or _total(figures) > _total(spans[account])):
                 spans[account] = figures  # of several names for one account, the one with the most time represents it
-        if kernel_active is not None:
-            idle = {name: (1 - kernel_active) * seconds[name] for name in ("act", "update") if name in seconds}
-            for name, spent in idle.items():
-                seconds[name] -= spent
-            seconds["launch"] = seconds.get("launch", 0.0) + sum(idle.values())
-        return cls(phases.wall_s, seconds, spans, device, phases.cpu_s, phases.thread_s)
+        launch = {name: (1 - share) * seconds[name] for name, share in (kernels or {}).items() if name in seconds}
+        for name, spent in launch.items():
+            seconds[name] -= spent
+        if launch:
+            seconds["launch"] = sum(launch.values())
+        return cls(phases.wall_s, seconds, spans, device, phases.cpu_s, phases.thread_s, launch)
+
+    def by_host(self) -> Ledger:
+        """Returns the ledger without the account ``launch``: its time belongs to the accounts that launched."""
+        seconds = {name: spent + self.launch.get(name, 0.0) for name, spent in self.seconds.items() if name != "launch"}
+        return replace(self, seconds=seconds, launch={})
 
     def share(self, *accounts: str) -> float:
         """Returns the share of the wall time in `accounts` together, 0 to 1."""
@@ -163,14 +171,15 @@ class Ledger:
         """Returns the ledger as a JSON value: its fields by name, with the durations of the spans as dicts."""
         names = ("count", "mean_s", "median_s", "p99_s", "worst_s")
         spans = {key: {name: getattr(value, name) for name in names} for key, value in self.spans.items()}
-        rest = {"device": self.device, "cpu_s": self.cpu_s, "thread_s": self.thread_s}
+        rest = {"device": self.device, "cpu_s": self.cpu_s, "thread_s": self.thread_s, "launch": self.launch}
         return {"wall_s": self.wall_s, "seconds": self.seconds, "spans": spans, **rest}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Ledger:
         """Restores a ledger from the result of `to_dict`."""
         spans = {name: SpanStatistics(**figures) for name, figures in saved["spans"].items()}
-        return cls(saved["wall_s"], saved["seconds"], spans, saved["device"], saved["cpu_s"], saved["thread_s"])
+        names = ("device", "cpu_s", "thread_s", "launch")
+        return cls(saved["wall_s"], saved["seconds"], spans, *(saved[name] for name in names))
 
 
 def _total(figures: SpanStatistics) -> float:

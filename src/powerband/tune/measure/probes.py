@@ -115,30 +115,6 @@ class SyncCounter:
         return counted
 
 
-def kernel_active(update: Callable[[], object], updates: int = 20) -> float | None:
-    """Returns the share of the time of several updates in which the device ran a kernel, 0 to 1.
-
-    None if the profiler cannot measure it. The driver's "utilisation" is not used, because it counts a kernel that
-    waits for another rank as busy.
-
-    Args:
-        update: Makes one update.
-        updates: Number of updates.
-    """
-    try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(updates):
-                update()
-            torch.cuda.synchronize()
-            wall_s = time.perf_counter() - start
-        kernels_s = sum(event.self_device_time_total for event in trace.key_averages()) * 1e-6
-    except RuntimeError:
-        return None
-    return min(1.0, kernels_s / wall_s) if kernels_s else None
-
-
 def measure_sync_s(device: torch.device) -> float:
     """Returns the seconds per host-device synchronisation on an idle device, median of 200.
 

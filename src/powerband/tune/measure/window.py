@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -16,11 +17,14 @@ from powerband.data.types import Tree, tree_leaves, tree_map
 from powerband.tune.measure import flops, probes
 from powerband.tune.measure.cpu_time import CpuMeter
 from powerband.tune.measure.facts import WindowFacts
-from powerband.tune.measure.ledger import Ledger
+from powerband.tune.measure.kernel_trace import TRACE_S, KernelTrace
+from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
 from powerband.tune.measure.reductions import AllReduceCounter
 
 STARTUP_S = 0.7
 """Seconds after the first update that are not measured: caches fill, and libraries initialise and compile."""
+DEVICE_ACCOUNTS = ("act", "store", "sample", "returns", "update")
+"""Accounts (categories of time) whose work runs on the device of the run."""
 SYNC_COUNT_ITERATIONS = 2
 """Iterations before the window in which host-device synchronisations are counted; counting slows every operation."""
 
@@ -57,6 +61,7 @@ class MeasurementWindow:
         self._counter: probes.SyncCounter | None = None
         self._syncs = 0.0
         self._reductions = AllReduceCounter()
+        self._trace: KernelTrace | None = None
 
     def on_average(self, flat: Tensor) -> None:
         """Counts one all-reduce of the learner; `flat` is the reduced tensor."""
@@ -75,9 +80,16 @@ class MeasurementWindow:
             WindowFinished: The window is over; `ledgers` and `facts` are set.
         """
         self._ticks += 1
+        if self._trace is not None:
+            run.running = True
+            self._traced -= 1
+            if not self._traced:
+                self._finish(run)
+            return
         if not run.running:
             if self._measuring or not run.grad_steps or self._agreed(run, bool(run.received_signal)):
-                self._finish(run)
+                self._end_window(run)
+                return
             # Iterations take longer than the window, which begins now and contains one or two. A window from the
             # first step on would contain the steps before learning_starts, which have no updates.
             run.running = True
@@ -122,18 +134,47 @@ class MeasurementWindow:
         memory.reset_peak(run.device)
         run.restart_clocks()
 
-    def _finish(self, run: Run) -> None:
+    def _end_window(self, run: Run) -> None:
+        """Reads the times and figures of the window; on CUDA a trace of a few more iterations follows it."""
         self.interrupted = run.received_signal
         steady_state = self._measuring
         if not steady_state:  # the run ended during start-up: the window is the full run
             self._stop_counting()
             self._copy_batch()
             self._start, self._env_facts, self._meter = (0, 0, 0), None, CpuMeter()
-        phases = run.clock.read_total()
+        phases = self._phases = run.clock.read_total()
         host = self._meter.read(phases.wall_s) if steady_state else None
-        facts = self._facts(run, steady_state)
+        facts = self._window_facts = self._facts(run, steady_state)
         facts |= {} if host is None else {"host": host}
-        active = None
+        iterations = math.ceil(TRACE_S * facts["iterations"] / phases.wall_s)
+        wanted = iterations if run.device.type == "cuda" and steady_state and not self.interrupted else 0
+        self._traced = self._traced_iterations = int(run.ranks.max_(torch.tensor([wanted], device=run.device)))
+        if self._traced:
+            self._trace = KernelTrace(run.clock)
+            run.running = True
+        else:
+            self._finish(run)
+
+    def _device_shares(self, run: Run) -> dict[str, float] | None:
+        """Ends the trace, sets the fact ``device_busy`` and returns the shares for `Ledger.from_phases`, if any."""
+        busy_s = None if self._trace is None else self._trace.stop()
+        if busy_s is None:
+            return None
+        scale = self._window_facts["iterations"] / self._traced_iterations
+        self._window_facts["device_busy"] = min(1.0, scale * sum(busy_s.values()) / self._phases.wall_s)
+        env = run.registered("env")
+        on_device = env is not None and not env.worker_statistics()  # simulators without workers run on the device
+        accounts = [*DEVICE_ACCOUNTS, "env"] if on_device else DEVICE_ACCOUNTS
+        kernels: dict[str, float] = {}
+        for name, seconds in busy_s.items():
+            account = ACCOUNT_ALIASES.get(name, name)
+            kernels[account] = kernels.get(account, 0.0) + scale * seconds
+        spent = Ledger.from_phases(self._phases).seconds
+        return {name: min(1.0, kernels.get(name, 0.0) / spent[name]) for name in accounts if spent.get(name)}
+
+    def _finish(self, run: Run) -> None:
+        """Times single updates, gathers the figures of all ranks and ends the run."""
+        shares, facts = self._device_shares(run), self._window_facts
         if self.probe and self._batch is not None:
             facts |= probes.measure_update(run.registered("learner").update, self._batch, run.device, run.ranks)
             per_update = self._reductions.count_call(lambda: run.registered("learner").update(self._batch))
@@ -142,9 +183,7 @@ class MeasurementWindow:
             if self.count_syncs:
                 facts["update_flops"] = flops.count_flops(lambda: run.registered("learner").update(self._batch))
                 facts["peak_flops_s"] = peak(run.device, run.precision.name)
-            if run.device.type == "cuda" and self.count_syncs:  # a graph launches all kernels at once
-                active = probes.kernel_active(lambda: run.registered("learner").update(self._batch))
-        report = {"ledger": Ledger.from_phases(phases, active).to_dict(), "facts": WindowFacts(**facts).to_dict()}
+        report = {"ledger": Ledger.from_phases(self._phases, shares).to_dict(), "facts": WindowFacts(**facts).to_dict()}
         all_ranks = run.ranks.gather(report)
         self.ledgers = [Ledger.from_dict(rank["ledger"]) for rank in all_ranks]
         self.facts = [WindowFacts.from_dict(rank["facts"]) for rank in all_ranks]

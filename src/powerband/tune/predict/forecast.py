@@ -23,7 +23,7 @@ from powerband.tune.predict.model import fit
 ACCOUNTS_BY_PART = {
     "env": ("env", "env_wait"),
     "act": ("act", "store", "h2d"),
-    "update": ("update", "sample", "returns", "launch"),
+    "update": ("update", "sample", "returns"),
     "comm": ("collectives",),
 }
 """Part of an iteration -> its accounts (categories of measured time); all other accounts form the part ``other``."""

@@ -19,7 +19,7 @@ from powerband.tune.measure.facts import WindowFacts
 from powerband.tune.measure.ledger import Ledger
 
 STEP_ACCOUNTS = ("env", "env_wait", "act", "store", "h2d", "other", "log", "data_wait")
-UPDATE_ACCOUNTS = ("update", "sample", "launch")
+UPDATE_ACCOUNTS = ("update", "sample")
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,7 @@ def fit(ledger: Ledger, facts: WindowFacts, other: tuple[Ledger, WindowFacts] | 
         other: Ledger and facts of a window with another number of environments, which give the slope over
             environments. If None, the costs per step do not depend on the number of environments.
     """
+    ledger, other = ledger.by_host(), None if other is None else (other[0].by_host(), other[1])
     n, rows, updates = facts.num_envs, facts.batch_rows or 1, facts.grad_steps / max(facts.iterations, 1)
 
     def part(*accounts: str) -> Affine:
