@@ -51,12 +51,13 @@ def ledger_of(update: Callable[[], object], device: torch.device, count: int) ->
     phases = clock.read()
     if device.type != "cuda":
         return Ledger.from_phases(phases)
-    trace = KernelTrace(clock)
+    trace = KernelTrace(clock, TRACED_UPDATES)
     for _ in range(TRACED_UPDATES):
         with clock("update"):
             update()
-    busy_s = sum((trace.stop() or {}).values()) * count / TRACED_UPDATES
-    return Ledger.from_phases(phases, {"update": min(1.0, busy_s / phases.host["update"])})
+    shares = trace.shares(phases, count)
+    assert shares is not None, "the profiler recorded no kernels"
+    return Ledger.from_phases(phases, {"update": shares["update"]})
 
 
 def kernels_of(update: Callable[[], object], device: torch.device, count: int) -> tuple[float, float, int]:

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from powerband.core.optim.torch_private import kernel_intervals_ns
-from powerband.core.telemetry.phase_clock import PhaseClock
+from powerband.core.telemetry.phase_clock import PhaseClock, PhaseTimes
+from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
 
 TRACE_S = 0.5
 """Least seconds of a trace, if an iteration is shorter."""
+WALL = "wall"
+"""Key of the share of the wall time."""
 MAX_KERNELS_OUTSIDE = 0.5
 """If more of the kernel time than this lies outside of the trace, the clocks of host and profiler disagree."""
 
@@ -24,26 +27,45 @@ class KernelTrace:
 
     Args:
         clock: Phase clock of the loop, outside of all spans.
+        iterations: Number of iterations of the loop to record.
     """
 
-    def __init__(self, clock: PhaseClock) -> None:
-        self._clock = clock
+    def __init__(self, clock: PhaseClock, iterations: int) -> None:
+        self._clock, self._iterations, self._left = clock, iterations, iterations
         torch.cuda.synchronize()
         self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True)
         self._profiler.start()
         self._switches = clock.record_switches()
 
-    def stop(self) -> dict[str, float] | None:
+    def iteration_ends(self) -> bool:
+        """Counts an iteration, and returns whether it was the last one of the trace."""
+        self._left -= 1
+        return not self._left
+
+    def shares(self, window: PhaseTimes, iterations: int) -> dict[str, float] | None:
         """Ends the trace.
 
+        Args:
+            window: Times of an earlier window of the same loop without the profiler.
+            iterations: Number of its iterations.
+
         Returns:
-            Account -> seconds in which the device ran a kernel or a copy; None if the profiler recorded none, or with
-            times that do not fit those of the spans.
+            Account -> share of its time in the window in which the device ran a kernel or a copy, 0 to 1, and `WALL` ->
+            that of the wall time. None if the profiler recorded no kernels, or times that do not fit the spans.
         """
         torch.cuda.synchronize()
         self._clock.stop_switches()
         self._profiler.stop()
-        return busy_s(kernel_intervals_ns(self._profiler), self._switches)
+        recorded = busy_s(kernel_intervals_ns(self._profiler), self._switches)
+        if recorded is None:
+            return None
+        busy: dict[str, float] = {}
+        for name, seconds in recorded.items():
+            account = ACCOUNT_ALIASES.get(name, name)
+            busy[account] = busy.get(account, 0.0) + seconds * iterations / self._iterations
+        spent = {**Ledger.from_phases(window).seconds, WALL: window.wall_s}
+        busy[WALL] = sum(busy.values())
+        return {name: min(1.0, busy.get(name, 0.0) / seconds) for name, seconds in spent.items() if seconds}
 
 
 def busy_s(kernels: Sequence[tuple[int, int]], switches: Sequence[tuple[int, str]]) -> dict[str, float] | None:

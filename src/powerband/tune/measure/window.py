@@ -17,8 +17,8 @@ from powerband.data.types import Tree, tree_leaves, tree_map
 from powerband.tune.measure import flops, probes
 from powerband.tune.measure.cpu_time import CpuMeter
 from powerband.tune.measure.facts import WindowFacts
-from powerband.tune.measure.kernel_trace import TRACE_S, KernelTrace
-from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
+from powerband.tune.measure.kernel_trace import TRACE_S, WALL, KernelTrace
+from powerband.tune.measure.ledger import Ledger
 from powerband.tune.measure.reductions import AllReduceCounter
 
 STARTUP_S = 0.7
@@ -82,8 +82,7 @@ class MeasurementWindow:
         self._ticks += 1
         if self._trace is not None:
             run.running = True
-            self._traced -= 1
-            if not self._traced:
+            if self._trace.iteration_ends():
                 self._finish(run)
             return
         if not run.running:
@@ -148,29 +147,24 @@ class MeasurementWindow:
         facts |= {} if host is None else {"host": host}
         iterations = math.ceil(TRACE_S * facts["iterations"] / phases.wall_s)
         wanted = iterations if run.device.type == "cuda" and steady_state and not self.interrupted else 0
-        self._traced = self._traced_iterations = int(run.ranks.max_(torch.tensor([wanted], device=run.device)))
-        if self._traced:
-            self._trace = KernelTrace(run.clock)
+        traced = int(run.ranks.max_(torch.tensor([wanted], device=run.device)))
+        if traced:
+            self._trace = KernelTrace(run.clock, traced)
             run.running = True
         else:
             self._finish(run)
 
     def _device_shares(self, run: Run) -> dict[str, float] | None:
         """Ends the trace, sets the fact ``device_busy`` and returns the shares for `Ledger.from_phases`, if any."""
-        busy_s = None if self._trace is None else self._trace.stop()
-        if busy_s is None:
+        facts = self._window_facts
+        shares = None if self._trace is None else self._trace.shares(self._phases, facts["iterations"])
+        if shares is None:
             return None
-        scale = self._window_facts["iterations"] / self._traced_iterations
-        self._window_facts["device_busy"] = min(1.0, scale * sum(busy_s.values()) / self._phases.wall_s)
+        facts["device_busy"] = shares[WALL]
         env = run.registered("env")
         on_device = env is not None and not env.worker_statistics()  # simulators without workers run on the device
         accounts = [*DEVICE_ACCOUNTS, "env"] if on_device else DEVICE_ACCOUNTS
-        kernels: dict[str, float] = {}
-        for name, seconds in busy_s.items():
-            account = ACCOUNT_ALIASES.get(name, name)
-            kernels[account] = kernels.get(account, 0.0) + scale * seconds
-        spent = Ledger.from_phases(self._phases).seconds
-        return {name: min(1.0, kernels.get(name, 0.0) / spent[name]) for name in accounts if spent.get(name)}
+        return {name: share for name, share in shares.items() if name in accounts}
 
     def _finish(self, run: Run) -> None:
         """Times single updates, gathers the figures of all ranks and ends the run."""
