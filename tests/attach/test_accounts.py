@@ -200,8 +200,8 @@ def test_functions_that_only_update_or_only_collect_decide_first(profile: Any) -
 def test_a_clock_counts_each_nanosecond_once(profile: Any) -> None:
     clock = profile("clock").Clock()
     began = clock.since
-    clock.enter("env")
-    clock.enter("backward")
+    clock.enter(clock.account("env"))
+    clock.enter(clock.account("backward"))
     clock.leave()
     clock.leave()
     read = clock.read()
@@ -258,8 +258,9 @@ def test_an_idle_thread_is_looked_at_rarely_and_each_look_counts_for_the_time(pr
     module = profile("sampler")
     sampler, clock = module.Sampler(), profile("clock").clock
     clock.restart()
-    clock.enter("env")
+    clock.enter(clock.account("env"))
     clock.leave()
+    clock.fold()
     looks: list[int] = []
     sampler._sample = looks.append
     sampler.start()
@@ -271,6 +272,31 @@ def test_an_idle_thread_is_looked_at_rarely_and_each_look_counts_for_the_time(pr
     busy = looks[len(idle) :]
     assert idle.count(round(module.IDLE_S / module.SAMPLE_S)) >= 5 and len(idle) <= 20 and busy.count(1) >= 10
     assert sum(idle) * module.SAMPLE_S == pytest.approx(1.5, abs=0.5)
+
+
+def test_a_busy_thread_with_spans_is_looked_at_more_rarely_after_some_seconds(profile: Any) -> None:
+    module = profile("sampler")
+    sampler, clock = module.Sampler(), profile("clock").clock
+    clock.restart()
+    assert sampler._wait_s(100.0, idle=False) == module.SAMPLE_S, "without spans only samples say where the time goes"
+    clock.enter(clock.account("env"))
+    clock.fold()
+    waits = [sampler._wait_s(100.0 + after, idle=False) for after in (0.0, module.EARLY_S - 0.1, module.EARLY_S + 0.1)]
+    assert waits == [module.SAMPLE_S, module.SAMPLE_S, module.LATER_S]
+    assert round(module.LATER_S / module.SAMPLE_S) == pytest.approx(module.LATER_S / module.SAMPLE_S)
+
+
+def test_spans_of_several_accounts_with_one_name_are_one_account(profile: Any) -> None:
+    clock = profile("clock").Clock()
+    first, second = clock.account("data_wait"), clock.account("data_wait")
+    for account in (first, second, second):
+        clock.enter(account)
+        time.sleep(0.002)
+        clock.leave()
+    read = clock.read()
+    assert read["counts"] == {"data_wait": 3} and first.spans == 1 and second.spans == 2
+    assert read["ns"]["data_wait"] == first.ns + second.ns == clock.spent_ns("data_wait") > 6_000_000
+    assert read["worst_ns"]["data_wait"] == max(first.longest, second.longest) and not clock.events
 
 
 COPIED = """

@@ -40,18 +40,21 @@ RECORD_AFTER = 4
 """Number of steps of an optimiser before spans are recorded for the timeline."""
 
 
+_optimizer = clock.account("optimizer")
+
+
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     if get_ident() == clock.thread:
-        if clock.top.name == "optimizer":  # the last step ended with an error, so no hook has closed it
+        if clock.top is _optimizer:  # the last step ended with an error, so no hook has closed it
             clock.leave()
-        clock.enter("optimizer")
+        clock.enter(_optimizer)
         if update_probe.asked:
             return update_probe.marked_closure(args, kwargs)
     return None
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if clock.top.name == "optimizer" and get_ident() == clock.thread:
+    if clock.top is _optimizer and get_ident() == clock.thread:
         clock.leave()
         key = id(optimizer)
         if key not in clock.optimizers:

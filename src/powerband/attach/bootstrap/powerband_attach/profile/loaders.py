@@ -10,16 +10,16 @@ from weakref import WeakKeyDictionary
 from powerband_attach import record
 from powerband_attach.imports import when_imported
 from powerband_attach.profile import call_sites
-from powerband_attach.profile.clock import clock
+from powerband_attach.profile.clock import Account, clock
 from powerband_attach.profile.timed import like
 from powerband_attach.safely import safely
 
 SETTINGS = ("_num_workers", "_pin_memory", "_prefetch_factor", "_persistent_workers", "_drop_last")
 _described: set[tuple] = set()
-_times: dict[str, list[int]] = {}
-"""Place of construction -> batches, nanoseconds of waiting for them, iterators, nanoseconds of their creation."""
+_waits: dict[str, tuple[Account, Account]] = {}
+"""Place of construction -> accounts of its batches and of the creation of its iterators, parts of ``data_wait``."""
 _of_iterators: Any = WeakKeyDictionary()
-"""Iterator -> times of the place at which its loader was created."""
+"""Iterator -> account of the batches of the place at which its loader was created."""
 
 
 def watch() -> None:
@@ -28,14 +28,15 @@ def watch() -> None:
 
 
 def read() -> dict[str, list[int]]:
-    """Returns the counts and times per place of construction."""
-    return {place: list(times) for place, times in list(_times.items())}
+    """Returns per place of construction: batches, nanoseconds of waiting for them, iterators, and nanoseconds of their
+    creation."""
+    waits = list(_waits.items())
+    times = {place: [batches.spans, batches.ns, made.spans, made.ns] for place, (batches, made) in waits}
+    return {place: each for place, each in times.items() if any(each)}
 
 
 def forget() -> None:
     """Discards all counts, in a forked process."""
-    _times.clear()
-    _of_iterators.clear()
     _described.clear()
 
 
@@ -51,9 +52,11 @@ def _timed_batch(fn: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any) -> Any:
         if get_ident() != clock.thread:
             return fn(self)
-        times = _of_iterators.get(self) or _add_iterator(self, "")
-        with _Waiting(times, 0):
+        clock.enter(_of_iterators.get(self) or _add_iterator(self, ""))
+        try:
             return fn(self)
+        finally:
+            clock.leave()
 
     return like(fn, call)
 
@@ -65,41 +68,28 @@ def _timed_iterator(fn: Callable[..., Any]) -> Callable[..., Any]:
         if get_ident() != clock.thread:
             return fn(self)
         place = call_sites.place_of(self)
-        with _Waiting(_times_of(place), 2):
+        clock.enter(_waits_of(place)[1])
+        try:
             iterator = fn(self)
+        finally:
+            clock.leave()
         _add_iterator(iterator, place)
         return iterator
 
     return like(fn, call)
 
 
-class _Waiting:
-    """Span of the account ``data_wait`` that also counts in two columns of the times of a place."""
-
-    __slots__ = ("times", "column", "before")
-
-    def __init__(self, times: list[int], column: int) -> None:
-        self.times, self.column = times, column
-
-    def __enter__(self) -> None:
-        self.before = clock.spent_ns("data_wait")
-        clock.enter("data_wait")
-
-    def __exit__(self, *error: Any) -> None:
-        clock.leave()
-        self.times[self.column] += 1
-        self.times[self.column + 1] += max(0, clock.spent_ns("data_wait") - self.before)
+def _waits_of(place: str) -> tuple[Account, Account]:
+    if place not in _waits:
+        _waits[place] = clock.account("data_wait"), clock.account("data_wait")
+    return _waits[place]
 
 
-def _times_of(place: str) -> list[int]:
-    return _times.setdefault(place, [0, 0, 0, 0])
-
-
-def _add_iterator(iterator: Any, place: str) -> list[int]:
-    times = _times_of(place)
-    safely(_of_iterators.__setitem__)(iterator, times)
+def _add_iterator(iterator: Any, place: str) -> Account:
+    batches = _waits_of(place)[0]
+    safely(_of_iterators.__setitem__)(iterator, batches)
     safely(_describe)(iterator, place)
-    return times
+    return batches
 
 
 def _describe(iterator: Any, place: str) -> None:

@@ -15,7 +15,7 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakSet
 
-from powerband_attach.profile.clock import clock
+from powerband_attach.profile.clock import clock, env_account
 
 VARIABLE_ARGUMENTS = 0x0C
 """Bits of ``co_flags`` of a function with ``*args`` or ``**kwargs``."""
@@ -35,8 +35,9 @@ def like(fn: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]
     return call
 
 
-def timed(fn: Callable[..., Any], account: str) -> Callable[..., Any]:
-    """Returns a function like `fn` whose calls in the clock's thread are spans of an account."""
+def timed(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Returns a function like `fn` whose calls in the clock's thread are spans of the account `name`."""
+    account = clock.account(name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if get_ident() != clock.thread:
@@ -63,7 +64,7 @@ def timed_env_call(fn: FunctionType, name: str) -> Callable[..., Any]:
             if clock.env_depth or get_ident() != clock.thread:
                 return fn(env, action)
             clock.env_depth = 1
-            clock.enter("env")
+            clock.enter(env_account)
             try:
                 return fn(env, action)
             finally:
@@ -87,7 +88,7 @@ def timed_env_call(fn: FunctionType, name: str) -> Callable[..., Any]:
 
 def _takes_two(code: CodeType) -> bool:
     """Returns whether a method takes one argument, by position or by name, whose name no other variable has."""
-    free = {"clock", "fn", "get_ident", "is_step"}
+    free = {"clock", "env_account", "fn", "get_ident", "is_step"}
     return (
         code.co_argcount == 2
         and not (code.co_posonlyargcount or code.co_kwonlyargcount or code.co_flags & VARIABLE_ARGUMENTS)

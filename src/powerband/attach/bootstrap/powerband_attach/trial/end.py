@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from time import perf_counter_ns
 
 from powerband_attach import record
 from powerband_attach.profile.clock import clock
@@ -27,7 +28,7 @@ def install() -> None:
 def finish() -> None:
     """Ends this process, as a script that is complete. The tool ends other processes of the run."""
     if clock.marks is not None:
-        clock.marks.append((clock.updates, clock.env_steps, clock.since))
+        clock.marks.append((clock.updates, clock.env_steps, perf_counter_ns()))
     record.write("finished")
     for stream in (sys.stdout, sys.stderr):
         safely(stream.flush)()
