@@ -42,9 +42,9 @@ from queue import SimpleQueue
 from typing import Any
 
 import psutil
-from scipy.stats import bootstrap
 
 from powerband.attach.launch import launch
+from powerband.bench.intervals import median_interval
 from powerband.core.machine.device import host_facts
 
 HERE = Path(__file__).parent
@@ -200,15 +200,9 @@ def compared(arguments: list[str], variant: str, pairs: int, peers: str, core: i
     return {
         "bit_identical": len(digests) == 1,
         "overhead": statistics.median(added),
-        "overhead_interval": interval(added),
+        "overhead_interval": median_interval(added),
         "overheads": added,
     }
-
-
-def interval(values: list[float]) -> list[float]:
-    """Returns the 95 % bootstrap interval of the median."""
-    result = bootstrap((values,), statistics.median, vectorized=False, method="percentile", rng=0)
-    return list(result.confidence_interval)
 
 
 def main() -> None:

@@ -6,12 +6,11 @@ precipice" (rliable): seeds are resampled within each task. Tasks with unequal n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-DRAWS = 2_000
-"""Resamplings of a bootstrap."""
+from powerband.bench.intervals import bootstrap_interval
 
 
 def iqm(scores: Sequence[np.ndarray]) -> float:
@@ -36,26 +35,6 @@ def normalized(ours: np.ndarray, peers: np.ndarray, random: float) -> np.ndarray
     return (ours - random) / (np.median(peers) - random)
 
 
-def interval(statistic: Callable[[list[np.ndarray]], float], groups: Sequence[np.ndarray]) -> tuple[float, float]:
-    """Returns the 95 % percentile bootstrap interval of a statistic.
-
-    Args:
-        statistic: Function of the resampled groups.
-        groups: Values (n,) of each group; every group is resampled with replacement, independently of the others.
-    """
-    generator = np.random.default_rng(0)
-    draws = [
-        statistic([group[generator.integers(len(group), size=len(group))] for group in groups]) for _ in range(DRAWS)
-    ]
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return float(low), float(high)
-
-
-def median_interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Returns (median, low, high) of values (n,), with the 95 % bootstrap interval."""
-    return float(np.median(values)), *interval(lambda groups: float(np.median(groups[0])), [values])
-
-
 def normalized_iqm(
     ours: Sequence[np.ndarray], peers: Sequence[np.ndarray], randoms: Sequence[float]
 ) -> tuple[float, float, float]:
@@ -75,7 +54,7 @@ def normalized_iqm(
         return iqm([normalized(each, peer, random) for each, peer, random in pairs])
 
     groups = [*ours, *peers]
-    return statistic(groups), *interval(statistic, groups)
+    return statistic(groups), *bootstrap_interval(statistic, groups)
 
 
 def median_curve(curves: Sequence[Sequence[dict[str, float]]], steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from aggregate import median_curve, median_interval, normalized_iqm, time_to
+from aggregate import median_curve, normalized_iqm, time_to
+from powerband.bench.intervals import median_interval
 from rows import POINTS, SYSTEMS, TASKS, Row, Task, all_rows
 
 RESULTS = Path(__file__).parents[1] / "results" / "suite"
@@ -107,7 +108,7 @@ def cell(rows: list[dict[str, Any]] | None, seeds: int) -> str:
     """Formats the median score of a system with its interval, and the number of its seeds if some are missing."""
     if not rows:
         return "missing"
-    median, low, high = median_interval(scores(rows))
+    (low, high), median = median_interval(scores(rows)), float(np.median(scores(rows)))
     return f"{median:,.1f} [{low:,.1f}, {high:,.1f}]" + (f" ({len(rows)} of {seeds} seeds)" * (len(rows) < seeds))
 
 

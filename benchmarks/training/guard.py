@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any, cast
 
 import torch
 
+from powerband.bench.intervals import median_interval
 from powerband.core.machine.device import host_facts
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.nan.nan_guard import NanGuard
@@ -79,13 +79,6 @@ def measure(calls: dict[str, Callable[[], None]], blocks: int, updates: int) -> 
                 calls[name]()
             times[name].append((time.process_time() - start) / updates * 1e6)
     return times
-
-
-def median_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
-    """Returns the 95 % bootstrap interval of the median."""
-    generator = random.Random(0)
-    medians = sorted(statistics.median(generator.choices(values, k=len(values))) for _ in range(draws))
-    return medians[draws // 40], medians[-draws // 40]
 
 
 def main() -> None:

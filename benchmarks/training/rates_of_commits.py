@@ -26,6 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from powerband.bench.intervals import median_interval
 from powerband.core.machine.device import host_facts
 from powerband.core.telemetry.metrics_file import MetricsReader
 
@@ -124,13 +125,6 @@ def ratio_of_a_pair(sources: dict[str, str], case: str, folder: Path, core: int,
     return runs["new"].rate(seconds) / runs["old"].rate(seconds)
 
 
-def interval(ratios: list[float]) -> list[float]:
-    """Returns the 95 % bootstrap interval of the median."""
-    draw = random.Random(0)
-    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
-    return [medians[50], medians[-51]]
-
-
 def main() -> None:
     """Measures the cases, and prints one row for each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -162,7 +156,7 @@ def main() -> None:
                         print(f"{case} {len(ratios)} of {options.pairs}: {ratios[-1]:.4f}", flush=True)
                     low, middle, high = statistics.quantiles(ratios, n=4)
                     row = {"case": case, "pairs": len(ratios), "ratio": middle, "quartiles": [low, high]}
-                    rows.append({**row, "interval": interval(ratios), "ratios": ratios})
+                    rows.append({**row, "interval": median_interval(ratios), "ratios": ratios})
                     print(
                         f"{case}: {middle:.4f} ({low:.4f} to {high:.4f}), interval {rows[-1]['interval']}", flush=True
                     )
