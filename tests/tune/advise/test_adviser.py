@@ -282,6 +282,28 @@ def test_graphs_contain_complete_cycles_of_updates(period: int, due: int, k: int
     assert advised == searched == ([k] if k else [])
 
 
+@pytest.mark.parametrize("failing", [False, True])
+def test_graphs_are_measured_if_possible_and_predicted_otherwise(failing: bool) -> None:
+    config = GRAPH_RECIPE.Config(sac=Delayed(1))
+    measured = simulated(UPDATE_S, updates=STEPS, launch=0.5 * STEPS * UPDATE_S)
+    measured.ledgers[0].launch["update"] = 0.5 * STEPS * UPDATE_S
+    faster = simulated(0.1 * UPDATE_S)
+
+    def probe(changed: GraphConfig) -> Measurement:
+        if changed.off_policy.graph_updates and failing:
+            raise RuntimeError("CUDA error")
+        return faster if changed.off_policy.graph_updates else measured
+
+    diagnosis = diagnose(measured.ledgers[0], measured.facts[0])
+    advice = next(
+        each for each in advise(GRAPH_RECIPE, config, measured, diagnosis, probe) if each.knob == "graph_updates"
+    )
+    assert advice.value == 1 and advice.probed != failing
+    expected = measured.steps_per_s / (1 - 0.5 * UPDATE_S / (ACT_S + 1.5 * UPDATE_S)) if failing else faster.steps_per_s
+    assert advice.steps_per_s == pytest.approx(expected, rel=1e-3)
+    assert any("CUDA error" in note for note in diagnosis.notes) == failing
+
+
 @pytest.mark.parametrize("error", [ConfigError("num_envs=16 is refused"), MemoryError(), RuntimeError("CUDA error")])
 def test_a_failing_short_run_gives_a_note_and_the_other_advice_stays(error: Exception) -> None:
     measured, config = simulated(env=0.1), Config(run=RunConfig(gpus="none", precision="fp32"))

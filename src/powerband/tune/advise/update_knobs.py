@@ -63,13 +63,20 @@ def compile_losses(adviser: Adviser) -> None:
 
 
 def graph_updates(adviser: Adviser) -> None:
-    """Adds advice on CUDA graphs, with which the host launches all kernels of an iteration at once."""
+    """Adds advice on CUDA graphs, with which the host launches all kernels of an iteration at once.
+
+    A short run measures the gain. Without one it is predicted from the time in which the device waits for launches.
+    """
     due = adviser.facts.grad_steps // max(adviser.facts.iterations, 1)
     k = adviser.knobs.graph_updates(due)
     waiting, total = adviser.diagnosis.ledger.launch.get("update", 0.0), adviser.ledger.seconds.get("update", 0.0)
     if adviser.knobs.get("graph_updates") == 0 and waiting and k:
         why = "the device waits while the host launches kernels; a graph launches them together"
-        adviser.add("graph_updates", k, adviser.model.with_update_factor(1 - waiting / total), why)
+        result = adviser.run_with({"graph_updates": k})
+        if result is not None and result.facts[0].grad_steps:
+            adviser.add("graph_updates", k, adviser.rate_of(result), why, probed=True)
+        else:
+            adviser.add("graph_updates", k, adviser.model.with_update_factor(1 - waiting / total), why)
 
 
 def _updates_matter(adviser: Adviser) -> bool:
