@@ -299,6 +299,18 @@ def test_spans_of_several_accounts_with_one_name_are_one_account(profile: Any) -
     assert read["worst_ns"]["data_wait"] == max(first.longest, second.longest) and not clock.events
 
 
+def test_an_end_without_a_start_is_left_out(profile: Any) -> None:
+    """Ctrl-C may interrupt the start of a span, in a script that goes on."""
+    clock = profile("clock").Clock()
+    account = clock.account("env")
+    clock.stack.append(clock.top)
+    clock.leave()
+    clock.enter(account)
+    clock.leave()
+    read = clock.read()
+    assert read["counts"] == {"env": 1} and not clock.stack and clock.top.name == "other"
+
+
 COPIED = """
 import cloudpickle, sys
 class Env:

@@ -199,18 +199,14 @@ class Clock:
         """Opens a span of an account."""
         self.stack.append(self.top)
         self.top = account
-        events = self.events
-        events.append(perf_counter_ns())
-        events.append(account)
+        self.events.extend((perf_counter_ns(), account))  # at once: a signal between two appends would shift all pairs
 
     def leave(self) -> None:
         """Closes the innermost span."""
         now = perf_counter_ns()
         stack = self.stack
         if stack:  # otherwise `restart` has discarded the span: the process was forked inside of it
-            events = self.events
-            events.append(now)
-            events.append(None)
+            self.events.extend((now, None))
             self.top = stack.pop()
 
     def fold(self) -> None:
@@ -218,9 +214,8 @@ class Clock:
         if not self._folding.acquire(True, FOLD_S):
             return
         try:
-            complete = len(self.events) & ~1  # the thread may have noted a time and not yet its account
-            events = self.events[:complete]
-            del self.events[:complete]
+            events = self.events[:]  # the thread may note more of them meanwhile
+            del self.events[: len(events)]
             self._add_up(events)
         finally:
             self._folding.release()
@@ -237,6 +232,8 @@ class Clock:
                     self.waiting, self.first = False, account.name
                 opened.append((top, now))
                 top = account
+                continue
+            if not opened:  # an interrupt has kept the start of the span from being noted
                 continue
             duration = now - opened[-1][1]
             top.bins[(duration * duration).bit_length()] += 1
