@@ -242,6 +242,22 @@ def test_samples_without_a_following_event_are_counted(profile: Any) -> None:
     assert sum(sampler._samples.values()) == module.MOST_PENDING + 10 and not sampler._pending
 
 
+def test_an_environment_that_keeps_the_interpreter_shows_an_evaluation(profile: Any) -> None:
+    """The sampler sees no stack inside of its ``step``, only those around it."""
+    sampler, clock = profile("sampler").Sampler(), profile("clock").clock
+    step = profile("timed").timed_env_call(lambda env: None, "step")
+
+    def episode(_: list) -> None:
+        sampler._sample(1)
+        step(object())
+        sampler._sample(1)
+
+    clock.restart()
+    function_in(TRAIN, "evaluate")([episode])
+    sampler.end_pending()
+    assert [account for _, account, *_ in sampler._samples] == ["eval", "eval"]
+
+
 def test_a_closed_stream_is_not_flushed(profile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, failures = profile("output"), []
     monkeypatch.setenv("POWERBAND_ATTACH_DIR", str(tmp_path))

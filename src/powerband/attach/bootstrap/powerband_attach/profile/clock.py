@@ -83,8 +83,9 @@ class Clock:
         marks: Progress of the script while a trial needs it: (updates, environment steps, time), at most 200 per
             second. None records no progress.
         after_mark: Function that is called after each step while a trial records progress; None calls nothing.
-        waiting, first, previous: Whether the sampler waits for the next span, the account of that span, and the account
-            of the last span that has ended. All three are those of the events that were added up.
+        previous: Account of the last span that has ended, among the events that were added up.
+        at_next_span: Function that is called once, with the account of the next span, when that begins. None calls
+            nothing.
     """
 
     def __init__(self) -> None:
@@ -114,7 +115,8 @@ class Clock:
         self.optimizers: dict[int, int] = {}
         self.env_calls: dict[int, list[Any]] = {}
         self.earlier_envs: dict[str, tuple[int, int]] = {}
-        self.waiting, self.first, self.previous = False, OTHER, OTHER
+        self.previous = OTHER
+        self.at_next_span: Callable[[str], None] | None = None
         self.recorded: list[tuple[str, int, int]] | None = None
         self.trace: list[tuple[str, int, int]] = []
         self.since = self.marked_ns = perf_counter_ns()
@@ -197,6 +199,10 @@ class Clock:
 
     def enter(self, account: Account) -> None:
         """Opens a span of an account."""
+        call = self.at_next_span
+        if call is not None:
+            self.at_next_span = None
+            call(account.name)
         self.stack.append(self.top)
         self.top = account
         self.events.extend((perf_counter_ns(), account))  # at once: a signal between two appends would shift all pairs
@@ -228,8 +234,6 @@ class Clock:
             top.ns += now - since
             since = now
             if account is not None:
-                if self.waiting:
-                    self.waiting, self.first = False, account.name
                 opened.append((top, now))
                 top = account
                 continue

@@ -5,7 +5,9 @@ A look takes a few microseconds, but its thread must be woken. On a busy core th
 looks are therefore rarer, and each sample counts for the longer time.
 
 A sample of time inside of a span says which lines of the user's code it belongs to. A sample outside of all spans also
-gets an account; `callers` says how.
+gets an account; `callers` says how. If that needs the next span, the training thread notes its own stack when the span
+begins. The sampler alone would never see some spans: it gets the interpreter only when the training thread releases it,
+as torch does in each operation, and many environments never.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class Sampler:
         self._thread = 0
         self._pending: list[tuple[str, Place, int]] = []
         self._previous = OTHER
+        self._next: tuple[str, Place] | None = None
         self._callers = Callers()
         self._traced = False
         self._began = self._written = time.monotonic()
@@ -154,9 +157,12 @@ class Sampler:
     def _sample(self, count: int) -> None:
         """Looks at the stack once, and counts the sample as `count` samples."""
         clock.fold()
-        if self._pending and not clock.waiting:  # an event came after the pending samples
+        if self._next is not None:  # a span began after the pending samples
+            after, next_place = self._next
+            self._next = None
+            self._callers.add(after, next_place)
             for top, place, times in self._pending:
-                self._count(top, self._callers.account(place, self._previous, clock.first), place, times)
+                self._count(top, self._callers.account(place, self._previous, after), place, times)
             self._pending.clear()
         top = clock.top.name
         frame = sys._current_frames().get(clock.thread)
@@ -169,12 +175,17 @@ class Sampler:
         if account:
             self._count(top, account, place, count)
             return
-        if not clock.waiting:
+        if not self._pending:
             self._previous = clock.previous
-            clock.waiting = True
+            clock.at_next_span = self._note_next
         self._pending.append((top, place, count))
         if len(self._pending) > MOST_PENDING:
             self._count_without_event(*self._pending.pop(0))
+
+    @safely
+    def _note_next(self, account: str) -> None:
+        """Notes the span after the pending samples. The training thread calls it, where the span begins."""
+        self._next = account, place_of(sys._getframe())
 
     @safely
     def end_pending(self) -> None:
