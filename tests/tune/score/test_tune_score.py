@@ -6,10 +6,12 @@ import json
 import shlex
 import signal
 import sqlite3
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from powerband.cli import main as cli
 from powerband.cli import tune_command
@@ -85,8 +87,11 @@ def test_a_locked_or_unreachable_storage_is_a_user_error(tmp_path: Path, monkeyp
         SharedStudy(str(tmp_path / "no" / "such" / "journal.log"), tmp_path, "a", 1.0, "one")
     with pytest.raises(ConfigError, match="cannot be used"):
         SharedStudy("sqlite:////no/such/folder/a.db", tmp_path, "a", 1.0, "one")
-    with pytest.raises(ConfigError, match="psycopg2|cannot be used"):
+    with pytest.raises(ConfigError, match="psycopg.* is not installed|cannot be used"):
         SharedStudy("postgresql://nobody@127.0.0.1:9/nothing", tmp_path, "a", 1.0, "one")
+    monkeypatch.setitem(sys.modules, "pymysql", None)
+    with pytest.raises(ConfigError, match="needs the package pymysql, .*Run pip install 'pymysql'"):
+        SharedStudy("mysql+pymysql://nobody@127.0.0.1:9/nothing", tmp_path, "a", 1.0, "one")
     monkeypatch.setattr(study, "LOCK_TIMEOUT_S", 0.2)
     shared = SharedStudy("", tmp_path, "a", 1.0, "one")
     with sqlite3.connect(tmp_path / "study.db", isolation_level=None) as other:
@@ -96,6 +101,22 @@ def test_a_locked_or_unreachable_storage_is_a_user_error(tmp_path: Path, monkeyp
         other.execute("ROLLBACK")
     shared.set(start_score=1.0)
     assert shared.attributes()["start_score"] == 1.0
+
+
+def test_a_search_waits_while_another_one_creates_the_tables(tmp_path: Path, monkeypatch) -> None:
+    storage, failures = SharedStudy._storage, [IntegrityError("CREATE TABLE", {}, Exception("duplicate key"))] * 2
+
+    def _storage(self: SharedStudy, *arguments) -> object:
+        if failures:
+            raise failures.pop()
+        return storage(self, *arguments)
+
+    monkeypatch.setattr(SharedStudy, "_storage", _storage)
+    monkeypatch.setattr(study, "PAUSE_S", 0.01)
+    assert SharedStudy(f"sqlite:///{tmp_path}/a.db", tmp_path, "a", 1.0, "one").attributes() == {"rate of one": 1.0}
+    failures.extend([IntegrityError("CREATE TABLE", {}, Exception("duplicate key"))] * study.TRIES)
+    with pytest.raises(ConfigError, match="duplicate key"):
+        SharedStudy(f"sqlite:///{tmp_path}/a.db", tmp_path, "a", 1.0, "two")
 
 
 def test_arguments_that_every_trial_sets_itself_are_removed_with_their_old_names() -> None:

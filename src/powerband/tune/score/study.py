@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import time
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,10 @@ from powerband.tune.score.trials.rungs import Goal, TrialRecord
 START_TRIALS = 8
 """Finished trials before the sampler proposes settings by its model; before that it draws them at random."""
 LOCK_TIMEOUT_S = 30.0
+TRIES, PAUSE_S = 10, 1.0
+"""Largest number of tries to open a database in which another search creates the tables, and the pause between them."""
+PACKAGES = {"psycopg": "psycopg[binary]", "psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+"""Module of a database driver -> what pip installs, where the names differ."""
 RECORD = "record"
 """Attribute of a trial of Optuna that holds its `TrialRecord`; one value, because each one is a transaction."""
 OWNER = "owner"
@@ -65,9 +70,7 @@ class SharedStudy:
             sampler = optuna.samplers.TPESampler(
                 n_startup_trials=START_TRIALS, multivariate=True, group=True, constant_liar=True, seed=own
             )
-            self._study = optuna.create_study(
-                storage=self._storage(storage, folder), study_name=name, sampler=sampler, load_if_exists=True
-            )
+            self._study = self._opened(storage, folder, name, sampler)
         attributes, name = self.attributes(), f"rate of {machine}"
         if "reference_rate" in attributes:
             raise ConfigError(f"{self.place} is a study of an older version. Start a new one with another study_dir.")
@@ -80,6 +83,24 @@ class SharedStudy:
         """Lets another process use the folder of the study."""
         if self._lock is not None:
             self._lock.close()
+
+    def _opened(self, storage: str, folder: Path, name: str, sampler: Any) -> Any:
+        """Opens the study of Optuna, or creates it.
+
+        Searches that start at the same time may all create the tables of a new database. All but one get an error then,
+        and find the tables when they try again.
+        """
+        from sqlalchemy.exc import IntegrityError, ProgrammingError
+
+        for last in (*[False] * (TRIES - 1), True):
+            try:
+                return self.optuna.create_study(
+                    storage=self._storage(storage, folder), study_name=name, sampler=sampler, load_if_exists=True
+                )
+            except (IntegrityError, ProgrammingError):
+                if last:
+                    raise
+                time.sleep(PAUSE_S)
 
     def _storage(self, storage: str, folder: Path) -> Any:
         from optuna.storages import JournalStorage, RDBStorage
@@ -102,9 +123,11 @@ class SharedStudy:
         try:
             yield
         except ImportError as error:
+            # SQLAlchemy 2.1 has another default driver of PostgreSQL than 2.0.
+            driver = getattr(error.__cause__, "name", None) or str(error)
             raise ConfigError(
-                f"storage={self.place} needs a database driver that is missing ({error}). For PostgreSQL, run pip "
-                f"install psycopg2-binary."
+                f"storage={self.place} needs the package {driver}, which is not installed. Run pip install "
+                f"'{PACKAGES.get(driver, driver)}'."
             ) from error
         except (SQLAlchemyError, self.optuna.exceptions.StorageInternalError, OSError) as error:
             reason = str(error.__cause__ or error).splitlines()[0]
