@@ -71,6 +71,14 @@ def test_a_place_has_an_account(profile: Any, path: str, functions: list[str], a
     assert (place.library if "site-packages" in path else place.line) == f"{path}:1"
 
 
+def test_a_comprehension_is_not_called_from_its_own_line(profile: Any) -> None:
+    space: dict[str, Any] = {"place_of": profile("places").place_of, "frame": lambda: sys._getframe(1)}
+    code = "def batch():\n    return next(place_of(frame()) for _ in [0])\ndef train():\n    return batch()\n"
+    exec(compile(code, TRAIN, "exec"), space)
+    place = space["train"]()
+    assert (place.line, place.caller) == (f"{TRAIN}:2", f"{TRAIN}:4")
+
+
 @pytest.mark.parametrize(
     ("path", "user", "torch"),
     [

@@ -117,8 +117,11 @@ def test_a_target_that_is_never_reached_ends_at_the_budget_and_names_the_best(fo
     assert result.chosen is None and result.verification is None
     assert 380 <= result.seconds <= 405
     text = preset.verdict(result)
-    assert text.startswith("No trial reached return 80 within the budget; the best was ")
+    assert text.startswith("No trial reached return 80 in 3 successive evaluations; the best evaluation gave ")
     assert result.best_score is not None and 40 < result.best_score < 80
+    assert text.endswith("or raise seconds.")
+    spent = replace(result, records=[replace(each, outcome="ended") for each in result.records])
+    assert "raise env_steps" in preset.verdict(spent)
 
 
 def test_a_trial_that_fails_is_recorded_and_does_not_end_the_search(found) -> None:

@@ -61,7 +61,7 @@ class Config:
     eval_episodes: Size = 20
     """Episodes of an evaluation."""
     wrap: Wrapping = field(default_factory=Wrapping)
-    run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=20_000))
+    run: RunConfig = field(default_factory=lambda: RunConfig(env_steps=100_000))
     off_policy: OffPolicyConfig = field(default_factory=lambda: OffPolicyConfig(num_envs=4, random_steps=1_000))
     on_policy: OnPolicyConfig = field(
         default_factory=lambda: OnPolicyConfig(num_envs=8, num_steps=256, epochs=10, minibatches=32, anneal_lr=False)

@@ -12,7 +12,7 @@ from typing import Any
 from powerband.core.config.presets import TunedKey, hardware_fingerprint
 from powerband.core.config.schema import value_text
 from powerband.core.machine.device import host_facts
-from powerband.tune.score.curve import best_score, time_to_score
+from powerband.tune.score.curve import CONSECUTIVE, best_score, time_to_score
 from powerband.tune.score.restricted_mean import restricted_mean
 from powerband.tune.score.search import ScoreResult
 from powerband.tune.score.trials.rungs import SettingResult
@@ -80,10 +80,14 @@ def verdict(result: ScoreResult) -> str:
     """States in one or two sentences whether a search found settings that reach the score sooner, with the evidence."""
     score, target, check = result.score, f"{result.goal.target:g}", result.verification
     if not any(time is not None for each in result.settings for time in each.times):
-        best = "no evaluation took place" if result.best_score is None else f"the best was {result.best_score:.4g}"
+        best = "no evaluation took place"
+        if result.best_score is not None:
+            best = f"the best evaluation gave {result.best_score:.4g}"
+        spent = sum(each.outcome == "ended" for each in result.records)
+        raised = "seconds" if spent * 2 <= len(result.records) else "env_steps, which most trials had used up"
         return (
-            f"No trial reached {score} {target} within the budget; {best}. The present settings stay. Lower target, or "
-            f"raise seconds or env_steps."
+            f"No trial reached {score} {target} in {CONSECUTIVE} successive evaluations; {best}. The present settings "
+            f"stay. Lower target, or raise {raised}."
         )
     if check is None:
         return f"No setting was faster to {score} {target} than the present ones, which stay."

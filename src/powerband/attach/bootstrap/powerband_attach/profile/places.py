@@ -154,7 +154,8 @@ def place_of(frame: FrameType) -> Place:
             if line_code is None:
                 line, line_code = f"{code.co_filename}:{current.f_lineno}", code
             elif not caller and code is not line_code:
-                caller = f"{code.co_filename}:{current.f_lineno}"
+                called_from = f"{code.co_filename}:{current.f_lineno}"
+                caller = called_from if called_from != line else ""  # a comprehension is a function in this line
         elif function.user_or_framework and not library and line_code is None:
             library = f"{code.co_filename}:{current.f_lineno}"
         current = current.f_back
