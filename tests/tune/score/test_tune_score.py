@@ -40,7 +40,9 @@ def test_a_search_without_success_ends_at_its_budget_and_replaces_the_preset(tmp
     assert cli.main(["tune", "gym", *SMALL, *words, f"--json={tmp_path / 'result.json'}"]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["chosen"] is None and result["verification"] is None and 15 < result["seconds"] < 60
-    assert result["gain"].startswith("No trial reached return 1e+06 in 3 successive evaluations; the best evaluation gave ")
+    assert result["gain"].startswith(
+        "No trial reached return 1e+06 in 3 successive evaluations; the best evaluation gave "
+    )
     assert result["trials"][0]["present"] and result["trials"][0]["curve"] and result["best_score"] > 5
     assert "\nrun:" not in old.read_text() and 'objective: "score"' in old.read_text()
     page = Path(result["map"]).read_text()

@@ -94,6 +94,9 @@ class Config:
     demo_noise: ShareBelowOne = 0.0
     """Share of the recorded steps that execute a random move while the action of the shortest-path follower is
     recorded, so that the demonstrations show how to recover."""
+    demo_policy: FilePath = ""
+    """Run of diffusion or clone whose policy moves the agent in half of the episodes that `demos` records, while the
+    actions of the follower are recorded, so that they correct the mistakes of the policy (DAgger). Empty has none."""
     cache_episodes: bool = True
     """Keep generated episodes in the user's cache folder (XDG_CACHE_HOME/powerband/episodes), so that the next start
     with the same scenes and seed reads them."""
@@ -157,7 +160,7 @@ def finalize(config: Config, stage: str) -> Config:
 
     Raises:
         ConfigError: Both `save_updates` and ``run.save_interval`` are set, or the stage draw has no policy, or another
-            stage has an option of draw.
+            stage has an option of draw or demos.
     """
     if stage == "draw" and not config.policy:
         raise ConfigError(
@@ -167,6 +170,11 @@ def finalize(config: Config, stage: str) -> Config:
     if stage != "draw" and (config.policy or config.port):
         option = f"policy={shortened(config.policy)}" if config.policy else f"port={config.port}"
         raise ConfigError(f"{option} belongs to the stage draw. Write powerband train sketchnav draw, or leave it out.")
+    if stage != "demos" and config.demo_policy:
+        raise ConfigError(
+            f"demo_policy={shortened(config.demo_policy)} belongs to the stage demos. Write powerband train sketchnav "
+            f"demos, or leave it out."
+        )
     if not config.save_updates:
         return config
     if config.run.save_interval:

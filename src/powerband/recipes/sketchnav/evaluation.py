@@ -15,8 +15,6 @@ from powerband.algos.ppo import PPO
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
 from powerband.core.noise import NoiseSource
-from powerband.core.run.checkpoints.checkpoint import resolve_resume
-from powerband.core.run.state_registry import restore_learner
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import Tree
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
@@ -25,7 +23,6 @@ from powerband.recipes.sketchnav.drawing.session import open_page
 from powerband.recipes.sketchnav.environments import make_evaluation_env
 from powerband.recipes.sketchnav.evaluation_episodes import evaluation_sets, spread_episodes
 from powerband.recipes.sketchnav.evaluation_options import Evaluation, PolicyName
-from powerband.recipes.sketchnav.learners import build_learner
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import Episodes
 from powerband.recipes.sketchnav.plans.images import frame_image, record_episode
@@ -38,6 +35,7 @@ from powerband.recipes.sketchnav.policies import (
     named_policy,
     no_carry,
 )
+from powerband.recipes.sketchnav.trained import trained_learner
 from powerband.report.media_files import save_image, write_video
 
 MAX_ENVS = 64
@@ -168,9 +166,7 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
     if options.draw:
         open_page(config, folder, context, options.plans_dir, options.metres_per_pixel, options.port)
         return []
-    learner = build_learner(config, context)[0]
-    path, _ = resolve_resume(str(folder))
-    restore_learner(path, learner)
+    learner = trained_learner(config, folder, context)
     if options.plans:
         config = replace(config, eval_plans=options.plans)
     samples_actions = isinstance(learner, PPO)

@@ -15,6 +15,7 @@ from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
+from powerband.recipes.sketchnav.imitation import recorder
 from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
 from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
 from powerband.recipes.sketchnav.old_names import RENAMED_SCENES
@@ -79,6 +80,31 @@ def test_a_recording_with_random_moves_names_the_replaced_actions(tmp_path: Path
     made, _ = load_demonstrations(configure("sketchnav", own)[2].config)
     share = made.fields["replaced"].float().mean()  # a third of the random moves are the follower's own
     assert 0.15 < share < 0.5 and not made(torch.arange(made.rows))["valid"].all()
+
+
+def test_a_policy_acts_while_the_follower_is_recorded(
+    demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    clone = runs.train("sketchnav", tmp_path / "clone", "algo=clone", f"demos_dir={demos}", "net.use_rgb=false")
+    arguments = ["sketchnav", "demos", *runs.SMALL["sketchnav"][1:], *runs.COMMON, "net.use_rgb=false"]
+    arguments += ["demo_episodes=2", f"demos_dir={tmp_path / 'corrected'}", f"demo_policy={clone}"]
+    monkeypatch.setattr(recorder, "POLICY_SHARE", 1.0)
+    assert cli.main(["train", *arguments, f"run_dir={tmp_path / 'run'}"]) == 0
+    own = ["variant=smoke", "algo=clone", "net.use_rgb=false"]
+    made, _ = load_demonstrations(configure("sketchnav", [*own, f"demos_dir={tmp_path / 'corrected'}"])[2].config)
+    first, _ = load_demonstrations(configure("sketchnav", [*own, f"demos_dir={demos}"])[2].config)
+    replaced = made.fields["replaced"].bool()
+    assert replaced.float().mean() > 0.2 and not (replaced & (made.fields["action"] == 0)).any(), "no STOP is replaced"
+    start = torch.tensor([made.fields["action"][0], first.fields["action"][0]])
+    assert start[0] == start[1], "the label of the same state is that of the follower"
+    assert made.rows > first.rows, "a hardly trained policy does not arrive"
+    capsys.readouterr()
+    for words, message in (
+        (["demos", f"demo_policy={tmp_path}"], "demo_policy"),
+        (["train", "algo=clone", f"demo_policy={clone}"], "belongs to the stage demos"),
+    ):
+        assert cli.main(["train", "sketchnav", *words, "variant=smoke", f"run_dir={tmp_path / 'no'}"]) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_recordings_with_the_old_names_of_scenes_are_read(demos: Path, tmp_path: Path) -> None:

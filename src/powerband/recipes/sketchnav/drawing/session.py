@@ -7,24 +7,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerband.core.config import stored_config
-from powerband.core.config.saved import named_run, recipe_of
-from powerband.core.config.texts import shortened
-from powerband.core.errors import ConfigError
-from powerband.core.evaluation_context import evaluation_context
 from powerband.core.rank_context import RankContext
-from powerband.core.run.checkpoints.checkpoint import checkpoint_of, resolve_resume
-from powerband.core.run.state_registry import restore_learner
-from powerband.core.run_folder import refuse_links
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.drawing.server import drawing_routes
 from powerband.recipes.sketchnav.drawing.walker import Walker
-from powerband.recipes.sketchnav.learners import build_learner
-from powerband.recipes.sketchnav.old_names import OLD_NAMES
 from powerband.recipes.sketchnav.plans.generation import generate_numbered_plan
 from powerband.recipes.sketchnav.plans.imported.plan_files import read_plans
 from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.policies import NavigationLearner
+from powerband.recipes.sketchnav.trained import trained_learner, trained_run
 from powerband.report.local_page import LocalPage
 
 MAX_PLANS = 20
@@ -39,14 +30,7 @@ def draw(config: Config) -> None:
     Raises:
         ConfigError: ``config.policy`` is no run of sketchnav, a plan is not valid, or the port is in use.
     """
-    run = named_run(config.policy, "policy")
-    refuse_links(run)
-    if (recipe := recipe_of(run)) != "sketchnav":
-        raise ConfigError(f"policy={shortened(config.policy)} is a run of {recipe}. Name a run of sketchnav.")
-    trained = stored_config(run, type(config), OLD_NAMES)
-    precision = "fp32" if config.run.precision == "auto" else config.run.precision
-    context = evaluation_context(config.run.gpus, precision, config.run.threads)
-    folder = checkpoint_of(config.policy) or run
+    trained, folder, context = trained_run(config.policy, "policy", config.run)
     open_page(trained, folder, context, config.plans_dir, config.metres_per_pixel, config.port)
 
 
@@ -66,8 +50,7 @@ def open_page(
     Raises:
         ConfigError: The run has no checkpoint, a plan is not valid, or the port is in use.
     """
-    learner = build_learner(config, context)[0]
-    restore_learner(resolve_resume(str(folder))[0], learner)
+    learner = trained_learner(config, folder, context)
     serve(config, learner, page_plans(config, plans_dir, metres_per_pixel), port)
 
 

@@ -1,7 +1,11 @@
-"""Stage demos of sketchnav: records what the shortest-path follower observes and does on the training episodes."""
+"""Stage demos of sketchnav: records what the shortest-path follower observes and does on the training episodes.
+
+Random moves or a trained policy may act in its place, while its actions are recorded.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from powerband.algos.action_chunks import ActionChunkLearner
+from powerband.core.config.texts import shortened
+from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.recorded.recording import Recording
@@ -19,10 +26,14 @@ from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.env.world import FORWARD, NUM_ACTIONS, STOP
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import OBSERVED, VERSION, Episodes
+from powerband.recipes.sketchnav.policies import Act, as_policy
 from powerband.recipes.sketchnav.settings import Sensors
+from powerband.recipes.sketchnav.trained import trained_learner, trained_run
 
 NUM_ENVS = 32
 """Episodes that are recorded at a time."""
+POLICY_SHARE = 0.5
+"""Share of the episodes in which the policy of the option `demo_policy` acts."""
 
 
 def record_demonstrations(config: Config, run: Run) -> None:
@@ -34,9 +45,9 @@ def record(config: Config, run: Run) -> Path:
     """Records demonstrations of an expert that follows the shortest path; continues an earlier recording in the folder.
 
     A recorded step has the fields ``rgb`` and ``depth`` if the policy observes them, ``gps`` and ``compass`` as in
-    `SketchNavEnv`, ``action`` (uint8) of the expert, and ``episode``. With `demo_noise`, ``replaced`` (uint8) is 1 if
-    another action was executed. The steps of an episode are contiguous. Its last action is STOP, unless it reached the
-    limit of steps.
+    `SketchNavEnv`, ``action`` (uint8) of the expert, and ``episode``. With `demo_noise` or `demo_policy`, ``replaced``
+    (uint8) is 1 if another action was executed. The steps of an episode are contiguous. Its last action is STOP, unless
+    it reached the limit of steps.
 
     Args:
         config: Configuration of the run.
@@ -59,7 +70,10 @@ def record(config: Config, run: Run) -> Path:
     if config.sensors != Sensors():  # recordings of an older version have no entry for sensors without noise
         facts["sensors"] = asdict(config.sensors)
     facts["episodes"] = episodes.digest(OBSERVED)
-    facts["fields"] = [*field_names, *(["replaced"] if config.demo_noise else [])]
+    learner = _learner_that_acts(config) if config.demo_policy else None
+    if learner is not None:
+        facts["policy"] = _digest(learner)
+    facts["fields"] = [*field_names, *(["replaced"] if config.demo_noise or learner else [])]
     recording = Recording(folder, facts)
     recorded = set(recording.numbers)
     count = min(config.demo_episodes or len(episodes), len(episodes))
@@ -67,25 +81,56 @@ def record(config: Config, run: Run) -> Path:
     missing = torch.tensor([number for number in wanted if number not in recorded], dtype=torch.int64)
     run.console.note(f"{count - len(missing):,} of {count:,} episodes are recorded in {folder}")
     if len(missing):
-        _record_episodes(config, episodes, missing, field_names, recording)
+        policy = as_policy(learner, episodes) if learner is not None else None
+        _record_episodes(config, episodes, missing, recording, policy)
     return recording.pack()
 
 
+def _learner_that_acts(config: Config) -> ActionChunkLearner:
+    """Loads the learner of the run ``config.demo_policy``.
+
+    Raises:
+        ConfigError: It is no run of diffusion or clone, or it observes other images than those of `config`.
+    """
+    trained, folder, context = trained_run(config.demo_policy, "demo_policy", config.run)
+    learner = trained_learner(trained, folder, context)
+    if not isinstance(learner, ActionChunkLearner):
+        raise ConfigError(
+            f"demo_policy={shortened(config.demo_policy)} is a run of algo={trained.algo}. Name one of diffusion or "
+            f"clone, which learn from demonstrations."
+        )
+    if trained.pixels != config.pixels:
+        raise ConfigError(
+            f"pixels={config.pixels}, but the images of demo_policy={shortened(config.demo_policy)} have "
+            f"{trained.pixels}. Write pixels={trained.pixels}."
+        )
+    return learner
+
+
+def _digest(learner: ActionChunkLearner) -> str:
+    """Returns a digest of the weights of a policy, so that a recording has one policy only."""
+    digest = hashlib.sha256()
+    for name, value in sorted(learner.policy_state().items()):
+        digest.update(name.encode() + value.detach().float().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
 def _record_episodes(
-    config: Config, episodes: Episodes, missing: Tensor, field_names: list[str], recording: Recording
+    config: Config, episodes: Episodes, missing: Tensor, recording: Recording, policy: Act | None
 ) -> None:
     """Plays episodes and adds the steps of the shortest-path follower to a recording.
 
-    The recorded action is that of the follower, even if a random move is executed in its place.
+    The recorded action is that of the follower, even if another action is executed in its place.
 
     Args:
         config: Configuration of the run.
         episodes: Episodes of the split train.
         missing: Numbers (n,) int64 of the n episodes to play.
-        field_names: Observations to record.
         recording: Recording that receives the episodes.
+        policy: Policy that acts in a share of the episodes; None in none.
     """
-    seed, noise = recording.facts["seed"], recording.facts["noise"]
+    seed, noise, fields = (recording.facts[name] for name in ("seed", "noise", "fields"))
+    observations = [name for name in fields if name != "replaced"]
     num_envs = min(NUM_ENVS, len(missing))
     env = SketchNavEnv(
         num_envs,
@@ -103,10 +148,12 @@ def _record_episodes(
         while waiting:
             action = env.expert()
             executed = _disturb(action, env, noise, seed)
+            if policy is not None:
+                executed = _driven(executed, action, policy(env, obs, None)[0], env, seed)
             for row in range(num_envs):
-                observed = {name: obs[name][row].clone() for name in field_names}
+                observed = {name: obs[name][row].clone() for name in observations}
                 observed["action"] = action[row].to(torch.uint8)
-                if noise:
+                if "replaced" in fields:
                     observed["replaced"] = (executed[row] != action[row]).to(torch.uint8)
                 live[row].append(observed)
             numbers = obs["episode"].tolist()
@@ -142,3 +189,21 @@ def _disturb(action: Tensor, env: SketchNavEnv, share: float, seed: int) -> Tens
         if executed[row] != STOP and rng.random() < share:
             executed[row] = int(rng.integers(FORWARD, NUM_ACTIONS))
     return executed
+
+
+def _driven(executed: Tensor, action: Tensor, chosen: Tensor, env: SketchNavEnv, seed: int) -> Tensor:
+    """Replaces the actions of agents by those of a policy, in a share of the episodes; STOP is never replaced or added.
+
+    The follower thus shows how to continue from states into which the policy brings itself. Source: Ross et al. 2011
+    (DAgger).
+
+    Args:
+        executed: Actions (N,) int64 without the policy.
+        action: Actions (N,) int64 of the follower.
+        chosen: Actions (N,) int64 of the policy.
+        env: Environment that the agents are in.
+        seed: Seed of the choice of episodes.
+    """
+    numbers = env.agents.episode.tolist()
+    driven = torch.tensor([np.random.default_rng([seed, number]).random() < POLICY_SHARE for number in numbers])
+    return torch.where(driven & (action != STOP) & (chosen != STOP), chosen.cpu(), executed)
