@@ -10,8 +10,10 @@ and seen from an angle. No policy was trained with such pages.
         --runs runs/learning/sketchnav-reward-smooth-0 --json benchmarks/results/learning/sketchnav-traced.json
 
 The set ``path`` has turned pages with the drawn path, for policies that were trained with smooth sketches. The set
-``map`` has no path, is turned and stretched more, and lacks the inner walls of one or two areas, for policies that were
-trained with abstract sketches. The drawings depend on the seed only.
+``level`` is the same on pages that are no more turned and stretched than those of the generator, so that the difference
+of the two is the effect of the page, and the rest that of the pen. The set ``map`` has no path, is turned and stretched
+more, and lacks the inner walls of one or two areas, for policies that were trained with abstract sketches. The drawings
+depend on the seed only.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ from powerband.recipes.sketchnav.plans.cell_codes import CEILING_M, CELL_M, heig
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, Episodes
 from powerband.recipes.sketchnav.plans.sketch import GOAL_RGB, START_RGB
+from powerband.recipes.sketchnav.settings import MARGIN_PX
+from powerband.recipes.sketchnav.settings import PAGE_PX as SKETCH_PX
 
 SPLIT, COUNT, PAGE_PX, DPI = "val_unseen", 100, 640, 100
 PENS = ("#141414", "#26262e", "#3a3a3a", "#1c2a52", "#40342a")
@@ -56,6 +60,8 @@ class Style:
         stretch: Standard deviation of the logarithm of the stretch along each axis.
         missing: Largest number of areas without inner walls.
         jitter_m: Standard deviation of the ends of an edge.
+        tilt: Standard deviation of the two slopes of the page, seen from the camera.
+        margin: Smallest and largest margin as shares of the page.
     """
 
     path: bool
@@ -63,9 +69,15 @@ class Style:
     stretch: float
     missing: int
     jitter_m: float
+    tilt: float
+    margin: tuple[float, float]
 
 
-STYLES = {"path": Style(True, 8.0, 0.05, 0, 0.04), "map": Style(False, 15.0, 0.12, 2, 0.08)}
+STYLES = {
+    "path": Style(True, 8.0, 0.05, 0, 0.04, 0.05, (0.06, 0.1)),
+    "level": Style(True, 4.0, 0.03, 0, 0.04, 0.0, (MARGIN_PX / SKETCH_PX, MARGIN_PX / SKETCH_PX)),
+    "map": Style(False, 15.0, 0.12, 2, 0.08, 0.05, (0.06, 0.1)),
+}
 
 
 def outlines(walls: np.ndarray) -> list[np.ndarray]:
@@ -106,10 +118,13 @@ class Paper:
         self.centre, self.unit = size / 2, size.max() / 2
         turn = np.deg2rad(rng.uniform(-style.turn_deg, style.turn_deg))
         rotation = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-        self.matrix, self.tilt = rotation @ np.diag(np.exp(rng.normal(0, style.stretch, 2))), rng.normal(0, 0.05, 2)
+        self.matrix, self.tilt = (
+            rotation @ np.diag(np.exp(rng.normal(0, style.stretch, 2))),
+            rng.normal(0, style.tilt, 2),
+        )
         corners = self._tilted(np.array([(x, y) for x in (0.0, size[0]) for y in (0.0, size[1])]))
         low, high = corners.min(0), corners.max(0)
-        margin = rng.uniform(0.06, 0.1) * PAGE_PX
+        margin = rng.uniform(*style.margin) * PAGE_PX
         self.scale = (PAGE_PX - 2 * margin) / (high - low).max()
         self.shift = PAGE_PX / 2 - self.scale * (low + high) / 2
 
@@ -195,7 +210,7 @@ def _erase(walls: np.ndarray, keep: tuple[np.ndarray, ...], rng: np.random.Gener
 
 
 def draw(folder: Path, seed: int) -> None:
-    """Draws both sets into folders named after them."""
+    """Draws all sets into folders named after them."""
     config: Any = configure("sketchnav", ["variant=small", "scene_seed=0"])[2].config
     episodes = load_episodes(config, SPLIT, sketch="blank")
     numbers = spread_episodes(COUNT, len(episodes))
