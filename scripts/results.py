@@ -40,6 +40,8 @@ TEXTS = (
     ("sketchnav-ppo-smooth", "policy", "success", "{:.1%}"),
     ("sketchnav-ppo-abstract", "policy", "success", "{:.1%}"),
     ("sketchnav-ppo-blank", "policy", "success", "{:.1%}"),
+    ("sketchnav-expert-first-smooth", "policy", "success", "{:.1%}"),
+    ("sketchnav-expert-first-smooth", "likeliest", "success", "{:.1%}"),
     ("sketchnav-reward-smooth", "policy", "success", "{:.1%}"),
     ("sketchnav-reward-smooth", "likeliest", "success", "{:.1%}"),
     ("pendulum", "Pendulum", "return", "{:.0f}"),

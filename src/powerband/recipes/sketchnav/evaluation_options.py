@@ -26,7 +26,7 @@ class Evaluation:
     """Splits of episodes: val_seen (new episodes in training plans), val_unseen (new plans), train. Empty is the
     first two."""
     sketches: tuple[Level, ...] = ()
-    """Levels of the sketches: smooth, abstract, true, blank; empty is the level of the run."""
+    """Levels of the sketches: smooth, varied, abstract, true, blank; empty is the level of the run."""
     drawings: FilePath = ""
     """Folder of your own sketches, PNGs named by the number of their episode (0.png). Only these episodes are played,
     with your sketches. Draw over the images in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""

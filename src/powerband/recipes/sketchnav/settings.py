@@ -11,8 +11,8 @@ from powerband.core.errors import ConfigError
 
 Split = Literal["train", "val_seen", "val_unseen"]
 SPLITS: tuple[Split, ...] = ("train", "val_seen", "val_unseen")
-Level = Literal["smooth", "abstract", "true", "blank"]
-LEVELS: tuple[Level, ...] = ("smooth", "abstract", "true", "blank")
+Level = Literal["smooth", "varied", "abstract", "true", "blank"]
+LEVELS: tuple[Level, ...] = ("smooth", "varied", "abstract", "true", "blank")
 """Levels of abstraction of a sketch; `plans.sketch` describes them."""
 MIN_PIXELS, MAX_PIXELS = 16, 512
 """Range of the side of a camera image."""
@@ -116,8 +116,9 @@ class EpisodeConfig:
     """Largest length of the shortest path, in metres."""
     min_path_ratio: Annotated[float, Range(at_least=1, at_most=3)] = 1.0
     """Smallest ratio of the length of the shortest path to the straight-line distance."""
-    sketch: Literal["smooth", "abstract", "mixed", "true", "blank"] = "mixed"
-    """Level of the sketches: mixed alternates smooth and abstract, true is the plan itself, blank is an empty page."""
+    sketch: Literal["smooth", "varied", "abstract", "mixed", "true", "blank"] = "mixed"
+    """Level of the sketches: varied is smooth with other pens and pages, mixed alternates smooth and abstract, true is
+    the plan itself, blank is an empty page."""
     sketch_px: Annotated[int, Range(at_least=16, at_most=512)] = 64
     """Side of the sketch that the policy sees, in pixels."""
 

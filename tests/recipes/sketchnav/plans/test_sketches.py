@@ -50,11 +50,23 @@ def test_both_dots_are_on_the_page_and_the_walls_are_black(level: str, seed: int
     assert (share(drawn, PATH_RGB) > 0) == (level != "abstract"), "an abstract sketch shows no way"
 
 
+def test_varied_pages_have_other_pens_and_papers(tmp_path: Path) -> None:
+    pages = [page("varied", seed, seed) for seed in range(8)]
+    for drawn in pages:
+        Image.fromarray(drawn).save(tmp_path / "0.png")
+        assert np.array_equal(read_sketch(tmp_path / "0.png"), drawn), "both dots are found, as on a user's page"
+        rim = np.concatenate([drawn[0], drawn[-1], drawn[:, 0], drawn[:, -1]])
+        assert len(np.unique(rim, axis=0)) == 1, "nothing is cut off by the edge"
+    papers = {int(drawn[0, 0, 0]) for drawn in pages}
+    covered = [float((drawn.max(-1) < 110).mean()) for drawn in pages]
+    assert len(papers) >= 4 and min(papers) >= 234 and max(covered) > 2 * min(covered) > 0
+
+
 def test_a_hand_draws_differently_each_time_and_the_same_for_the_same_chances() -> None:
     assert np.array_equal(page("smooth"), page("smooth"))
     assert not np.array_equal(page("smooth"), page("smooth", hand=1))
     assert (page("blank") == 255).all()
-    assert len({draw.tobytes() for draw in map(page, LEVELS)}) == 4
+    assert len({draw.tobytes() for draw in map(page, LEVELS)}) == 5
 
 
 def test_an_abstract_sketch_is_farther_from_the_plan_than_a_smooth_one() -> None:

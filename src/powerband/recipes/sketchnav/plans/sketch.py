@@ -1,8 +1,10 @@
 """Sketch: draws a plan as a person does, with black walls, a blue start dot, a purple goal dot and a red path.
 
-A sketch has one of four levels of abstraction:
+A sketch has one of five levels of abstraction:
 
 smooth    all walls as wobbly strokes, on a page that is slightly warped and rotated, with the path
+varied    the same with pens of all widths and colours, walls of one or two lines, and pages that are turned, stretched
+          and shaded more, so that a policy does not learn the hand of one program
 abstract  fewer, straight strokes with wider doors, strongly stretched, rotated and warped, without the path
 true      not a sketch but the exact walls, furniture and path, for comparison
 blank     an empty page without dots and walls
@@ -43,6 +45,7 @@ class PageTransform:
         turn_deg: Largest rotation in degrees.
         stretch: Largest stretch along one axis, as a factor minus 1.
         warp: Largest amplitude of each wave of the warp, as a share of half the longer side of the plan.
+        margin_px: Margin around the plan in pixels.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class PageTransform:
         turn_deg: float = 0.0,
         stretch: float = 0.0,
         warp: float = 0.0,
+        margin_px: float = MARGIN_PX,
     ) -> None:
         width, height = plan.size_m
         self.centre, self.half = np.array([width, height]) / 2, max(width, height) / 2
@@ -69,7 +73,7 @@ class PageTransform:
         corners = np.array([(x, y) for x in np.linspace(0, width, 9) for y in np.linspace(0, height, 9)])
         distorted = self._distort(corners)
         low, high = distorted.min(0), distorted.max(0)
-        self.scale = (PAGE_PX - 2 * MARGIN_PX) / float((high - low).max())
+        self.scale = (PAGE_PX - 2 * margin_px) / float((high - low).max())
         self.shift = PAGE_PX / 2 - self.scale * (low + high) / 2
 
     def _distort(self, points: np.ndarray) -> np.ndarray:
@@ -100,7 +104,7 @@ def draw_sketch(
         start: Position (2,) of the start in metres.
         goal: Position (2,) of the goal in metres.
         path: The L corners (L, 2) of the shortest path in metres.
-        level: Level of abstraction: ``smooth``, ``abstract``, ``true`` (the exact plan) or ``blank`` (an empty page).
+        level: Level of abstraction: ``smooth``, ``varied``, ``abstract``, ``true`` (the plan itself) or ``blank``.
         rng: Random generator of all distortions.
 
     Returns:
@@ -126,6 +130,10 @@ def draw_sketch(
         for wall in plan.walls:
             _stroke(draw, page(_wobble(wall.reshape(2, 2), rng, 0.05)), INK_RGB, int(rng.integers(4, 7)))
         _stroke(draw, page(_wobble(_round_corners(path), rng, 0.06)), PATH_RGB, 4)
+    elif level == "varied":
+        margin_px = rng.uniform(0.5, 2.0) * MARGIN_PX
+        page = PageTransform(plan, rng, turn_deg=10.0, stretch=0.15, warp=0.02, margin_px=margin_px)
+        _draw_varied(draw, plan, path, page, rng)
     else:
         page = PageTransform(plan, rng, turn_deg=15.0, stretch=0.3, warp=0.06)
         for number, wall in enumerate(plan.walls):
@@ -137,11 +145,43 @@ def draw_sketch(
             cut = 0.0 if number < 4 else min(0.25, length / 4)  # makes doors too wide
             ends = ends + np.stack([along * cut, -along * cut]) + rng.normal(0, 0.12, (2, 2))
             _stroke(draw, page(ends), INK_RGB, int(rng.integers(5, 9)))
-    deviation_m = 0.0 if level == "true" else 0.05 if level == "smooth" else 0.15
+    deviation_m = 0.0 if level == "true" else 0.15 if level == "abstract" else 0.05
     for point, colour in ((start, START_RGB), (goal, GOAL_RGB)):
         x, y = page(np.asarray(point) + rng.normal(0, 1, 2) * deviation_m)
         draw.ellipse((x - DOT_PX, y - DOT_PX, x + DOT_PX, y + DOT_PX), fill=colour)
+    if level == "varied":  # the brightness of the paper
+        return (np.asarray(image) * rng.uniform(0.92, 1.0)).astype(np.uint8)
     return np.asarray(image)
+
+
+def _draw_varied(draw: Any, plan: Plan, path: np.ndarray, page: PageTransform, rng: np.random.Generator) -> None:
+    """Draws walls and path with one pen, hand and style of walls, which are drawn at random for the page.
+
+    Args:
+        draw: PIL drawing.
+        plan: Floor plan.
+        path: The L corners (L, 2) of the shortest path in metres.
+        page: Transform to the page.
+        rng: Random generator.
+    """
+    ink, width, unsteady_m = _near((50, 50, 50), 50, rng), rng.uniform(1.5, 9.0), rng.uniform(0.01, 0.07)
+    half_m = rng.uniform(0.04, 0.12)
+    sides_m = (0.0,) if rng.random() < 0.5 else (-half_m, half_m)
+    for wall in plan.walls:
+        ends = wall.reshape(2, 2).astype(np.float64)
+        along = (ends[1] - ends[0]) / max(float(np.hypot(*(ends[1] - ends[0]))), 1e-9)
+        for side_m in sides_m:
+            longer = np.stack([-along, along]) * rng.uniform(-0.05, 0.1, (2, 1))
+            line = ends + longer + side_m * np.array([-along[1], along[0]]) + rng.normal(0, unsteady_m / 2, (2, 2))
+            _stroke(draw, page(_wobble(line, rng, unsteady_m)), ink, max(1, round(width * rng.uniform(0.8, 1.2))))
+    line = _wobble(_round_corners(path), rng, rng.uniform(0.02, 0.08))
+    _stroke(draw, page(line), _near(PATH_RGB, 25, rng), int(rng.integers(2, 8)))
+
+
+def _near(colour: tuple[int, int, int], most: int, rng: np.random.Generator) -> tuple[int, int, int]:
+    """Returns a colour that differs by at most `most` in each channel."""
+    red, green, blue = (int(np.clip(value + rng.integers(-most, most + 1), 0, 255)) for value in colour)
+    return red, green, blue
 
 
 def downsample_page(page: np.ndarray, size: int) -> np.ndarray:
