@@ -140,6 +140,7 @@ CASES = {
     "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),
     "sketchnav-reward-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *REWARD, "net.align_page=true"),
     "sketchnav-expert-first-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *EXPERT_FIRST),
+    "sketchnav-expert-first-varied": navigation("ppo", "varied", *DRAWN_GOAL, *EXPERT_FIRST, "net.align_page=true"),
     "sketchnav-expert-first-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *EXPERT_FIRST, "net.align_page=true"),
     **{f"sketchnav-goal-{sketch}": navigation("ppo", sketch, *DRAWN_GOAL) for sketch in ("smooth", "abstract")},
     "sketchnav-aligned-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, "net.align_page=true"),
