@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from powerband.attach.trial.trial_run import TrialRun, first_run, timed_run
 from powerband.attach.trial.trials import Trials
 from powerband.attach.trial.work import Work
 from powerband.cli.main import main
+from powerband.tune.measure.ledger import Ledger
 
 FAST = Change("num_workers", 2, "two workers", 1.0, 0.9, permanent=Permanent(sentence="Write it."))
 SLOW = Change("threads", 1, "one thread", 0.5, 0.3)
@@ -269,6 +271,11 @@ def test_schemas_are_valid_and_refuse_other_objects() -> None:
     for name in NAMES:
         jsonschema.Draft202012Validator.check_schema(schema(name))
         assert not jsonschema.Draft202012Validator(schema(name)).is_valid({"command": []})
+
+
+def test_the_schema_of_a_profile_has_the_fields_of_a_ledger() -> None:
+    """The slow tests validate complete profiles; this one fails at once if a field is new."""
+    assert schema("profile")["$defs"]["ledger"]["properties"].keys() == {field.name for field in fields(Ledger)}
 
 
 def test_the_output_of_an_audit_fits_its_schema(tmp_path: Path) -> None:
