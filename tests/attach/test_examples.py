@@ -33,7 +33,7 @@ def test_a_loader_without_workers_is_the_cause(script: str, package: str, tmp_pa
         pytest.skip(f"{package} is not installed")
     profile = profiled(script, tmp_path)
     assert profile["cause"] == "data-wait" and profile["failures"] == []
-    assert profile["ledger"]["data_wait"] > 0.5 * profile["wall_s"]  # on a busy machine updates take longer
+    assert profile["ledger"]["data_wait"] > 0.6 * profile["wall_s"]
     assert any("slow_rows.py" in str(line) for line in profile["lines"])
 
 
