@@ -21,7 +21,7 @@ from powerband.core.rank_context import RankContext
 from powerband.core.run.checkpoints.checkpoint import load_checkpoint, resolve_resume
 from powerband.data.types import EnvSpec
 from powerband.recipes.sketchnav import RECIPE
-from powerband.recipes.sketchnav.evaluation import run_episodes, summary
+from powerband.recipes.sketchnav.evaluation.evaluate import run_episodes, summary
 from powerband.recipes.sketchnav.learners import build_learner
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.policies import NavigationLearner, named_policy

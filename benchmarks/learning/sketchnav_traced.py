@@ -38,7 +38,7 @@ from scipy.ndimage import gaussian_filter
 
 from powerband.cli.catalogue import configure
 from powerband.core.machine.device import host_facts
-from powerband.recipes.sketchnav.evaluation_episodes import spread_episodes
+from powerband.recipes.sketchnav.evaluation.episodes import spread_episodes
 from powerband.recipes.sketchnav.plans.cell_codes import CEILING_M, CELL_M, heights
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, Episodes

@@ -43,7 +43,7 @@ def learner(kind: str, **settings) -> ActionChunkLearner:
 def make_learner(kind: str, config: ChunkConfig, precision: str = "fp32") -> ActionChunkLearner:
     spec = EnvSpec({"x": TensorSpec((3,))}, TensorSpec((), torch.int64), num_actions=len(ACTION_CODES))
     unet = config.unet if kind == "diffusion" else None
-    sizes = config.horizon, *ACTION_CODES.shape, unet
+    sizes = config.horizon, *ACTION_CODES.shape, unet, config.gru
     context = RankContext.single("cpu", precision)
     return ActionChunkLearner(spec, config, context, ACTION_CODES, lambda: ChunkPolicy(Encoder(), *sizes))
 
@@ -76,6 +76,46 @@ def test_the_learner_imitates_demonstrations(kind: str) -> None:
     right = [float((chunk == unseen["action"]).float().mean()) for chunk in (before, after)]
     assert right[0] < 0.6 and right[1] > 0.9, right
     assert all(bool(torch.isfinite(value)) for value in figures.values())
+
+
+@pytest.mark.parametrize("kind", ["clone", "diffusion"])
+def test_a_policy_with_a_gru_acts_on_what_it_saw_before(kind: str) -> None:
+    """Only the first observation of an episode says which action is right at all later steps."""
+    trained, steps = learner(kind, gru=32, lr=1e-2), 6
+    for number in range(150):
+        trained.update(remembered(number, steps))
+    unseen = remembered(10_000, steps, sequences=100)
+    carry = trained.initial_carry(100)
+    for step in range(steps):
+        chunk, _, carry = trained.act({"x": unseen["obs"]["x"][step]}, carry, False)
+    right = float((chunk == unseen["action"][-1]).float().mean())
+    assert right > 0.9, right
+    forgotten = trained.act({"x": unseen["obs"]["x"][-1]}, trained.initial_carry(100), False)[0]
+    assert float((forgotten == unseen["action"][-1]).float().mean()) < 0.6
+
+
+def remembered(number: int, steps: int, sequences: int = 32) -> dict:
+    """Sequences whose first observation determines all chunks."""
+    generator = torch.Generator().manual_seed(number)
+    x = torch.randn(steps, sequences, 3, generator=generator)
+    x[1:] = 0
+    action = 1 + x[0].argmax(1)
+    return {
+        "obs": {"x": x},
+        "action": action.view(1, -1, 1).expand(steps, -1, SETTINGS["horizon"]),
+        "carry": torch.randn(sequences, 32, generator=generator),  # has no effect, because an episode starts
+        "starts": (torch.arange(steps) == 0).unsqueeze(1).expand(steps, sequences),
+    }
+
+
+def test_a_step_at_a_time_is_the_same_as_a_sequence() -> None:
+    policy = learner("clone", gru=8).policy
+    batch = remembered(0, 5, sequences=3)
+    whole = policy.encode_sequences(batch["obs"], torch.ones(3, 8), batch["starts"]).view(3, 5, 8)
+    carry = torch.zeros(3, 8)
+    for step in range(5):
+        features, carry = policy.encode({"x": batch["obs"]["x"][step]}, carry)
+        torch.testing.assert_close(features, whole[:, step])
 
 
 @pytest.mark.parametrize("predict", ["epsilon", "sample"])

@@ -16,8 +16,8 @@ from powerband.algos.ema import ema_copy, feature_caches, update_ema
 from powerband.algos.settings import ChunkConfig
 from powerband.core.optim.accelerate import AcceleratedAdam
 from powerband.core.rank_context import RankContext
-from powerband.data.types import EnvSpec, Tree, tree_leaves
-from powerband.nets.chunks.policy import ChunkPolicy, nearest
+from powerband.data.types import EnvSpec, Tree
+from powerband.nets.chunks.policy import ChunkPolicy, by_sequence, nearest
 
 
 class ActionChunkLearner:
@@ -26,7 +26,10 @@ class ActionChunkLearner:
     The network decides the method. A network with a U-Net is a diffusion policy; one with logits is a clone, which
     classifies each action of the chunk (behaviour cloning).
 
-    Shapes: R rows, T actions of a chunk, K discrete actions, A entries of the vector that represents an action.
+    With a GRU (`config.gru`) the policy remembers the observations of an episode, and learns from sequences of steps.
+
+    Shapes: R rows, T actions of a chunk, K discrete actions, A entries of the vector that represents an action. With a
+    GRU of H units: L steps of S sequences, R = S * L.
 
     Attributes:
         policy: Trained network.
@@ -83,14 +86,20 @@ class ActionChunkLearner:
         Args:
             batch: ``obs``, a tensor or nested dict of tensors (R, ...), and ``action`` (R, T) int64, the demonstrated
                 chunks; R rows, T actions of a chunk. An optional ``valid`` (R, T) bool marks the actions in the loss,
-                which is their mean over the batches of all ranks; without it, all actions count.
+                which is their mean over the batches of all ranks; without it, all actions count. With a GRU the rows
+                have the axes (L, S), ``carry`` (S, H) is the state before the sequences, and ``starts`` (L, S) bool
+                marks the first steps of episodes.
 
         Returns:
             Losses and statistics of the update by name, detached 0-d tensors.
         """
         action, valid = batch["action"], batch.get("valid")
+        memory: tuple[Tensor, ...] = ()
+        if self.config.gru:
+            memory = batch["carry"], batch["starts"]
+            action, valid = by_sequence(action), None if valid is None else by_sequence(valid)
         if self.schedule is None:
-            logits = self.adam.forward(batch["obs"])
+            logits = self.adam.forward(batch["obs"], None, None, *memory)
             losses = F.cross_entropy(logits.flatten(0, 1), action.flatten(), reduction="none").view(action.shape)
             figures = {"losses/agreement": self._mean((logits.argmax(-1) == action).float(), valid).detach()}
         else:
@@ -98,7 +107,7 @@ class ActionChunkLearner:
             noise = self.noise("chunks/noise", len(action)).normal(*chunk.shape[1:])
             step = self.noise("chunks/step", len(action)).integers(self.config.noise_steps).view(-1)
             noisy = self.schedule.add_noise(chunk, noise, step)
-            prediction = self.adam.forward(batch["obs"], noisy, step)
+            prediction = self.adam.forward(batch["obs"], noisy, step, *memory)
             target = noise if self.config.predict == "epsilon" else chunk
             losses = F.mse_loss(prediction, target, reduction="none").mean(-1)
             figures = {}
@@ -120,29 +129,42 @@ class ActionChunkLearner:
         return torch.where(valid, values, 0.0).sum() / count
 
     @torch.no_grad()
-    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
+    def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
         """Samples action chunks with a diffusion policy, or takes the likeliest actions of a clone.
 
         Args:
             obs: Tensor or nested dict of tensors (R, ...): observations of R environments.
-            carry: Not used; the policy has no recurrent state.
+            carry: State of the GRU (R, H); None without a GRU.
             explore: Not used; a diffusion policy always samples, and a clone never does.
 
         Returns:
-            Chunks (R, T) int64 of T actions each; an empty dict; None, because the policy has no recurrent state.
+            Chunks (R, T) int64 of T actions each; an empty dict; the next state (R, H), None without a GRU.
         """
-        with self.precision.autocast():
-            features = self.acting.encode(obs)
-            if self.schedule is None:
-                return self.acting.classify(features).argmax(-1), {}, None
-            rows = len(tree_leaves(obs)[0])
-            chunk = self.noise("chunks/sample", rows).normal(self.config.horizon, self.action_codes.shape[1])
-            chunk = sample_chunks(self.config, chunk, lambda noisy, step: self.acting.denoise(noisy, step, features))
-        return nearest(chunk, self.action_codes), {}, None
+        features, carry = self.encode(obs, carry)
+        return self.choose(features), {}, carry
 
-    def initial_carry(self, num_envs: int) -> None:
-        """Returns None: the policy has no recurrent state."""
-        return None
+    @torch.no_grad()
+    def encode(self, obs: Tree, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """First half of `act`: returns the features (R, F) of the observations, and the next state of the GRU."""
+        with self.precision.autocast():
+            return self.acting.encode(obs, carry)
+
+    @torch.no_grad()
+    def choose(self, features: Tensor) -> Tensor:
+        """Second half of `act`: returns chunks (R, T) int64 for features (R, F), which may be a part of the rows."""
+        with self.precision.autocast():
+            if self.schedule is None:
+                return self.acting.classify(features).argmax(-1)
+            noise = self.noise("chunks/sample", len(features))
+            chunk = noise.normal(self.config.horizon, self.action_codes.shape[1])
+            chunk = sample_chunks(self.config, chunk, lambda noisy, step: self.acting.denoise(noisy, step, features))
+        return nearest(chunk, self.action_codes)
+
+    def initial_carry(self, num_envs: int) -> Tensor | None:
+        """Returns the state of the GRU at the start of an episode: zeros (num_envs, H); None without a GRU."""
+        if not self.config.gru:
+            return None
+        return torch.zeros(num_envs, self.config.gru, device=self.action_codes.device)
 
     def policy_state(self) -> dict[str, Tensor]:
         """Returns the averaged weights, for the exported policy."""

@@ -20,6 +20,7 @@ from powerband.core.config.ranges import (
     PositiveCount,
     PositiveShare,
     Range,
+    SequenceLength,
     Share,
     ShareBelowOne,
     WeightDecay,
@@ -363,6 +364,12 @@ class ChunkConfig:
     """Actions of a chunk that are executed before the next chunk is sampled."""
     frames: Frames = 3
     """Newest camera images in one observation."""
+    gru: WidthOrZero = 0
+    """Width of a recurrent layer (GRU) over all observations of an episode, whose state the chunks depend on; 0 builds
+    none, so that chunks depend on the newest observation."""
+    sequence: SequenceLength = 64
+    """Recorded steps of a sequence from which the GRU learns, even. The first half of a sequence in the middle of an
+    episode has no loss: it fills the memory."""
     unet: Widths = (256, 512, 1024)
     """Channels of the levels of the U-Net."""
     noise_steps: DiffusionSteps = 1000
@@ -375,6 +382,8 @@ class ChunkConfig:
     """Steps of the sampler."""
 
     def __post_init__(self) -> None:
+        if self.sequence % 2:
+            raise ConfigError(f"chunks.sequence={self.sequence} is odd. Write chunks.sequence={self.sequence + 1}.")
         if self.exec_horizon > self.horizon:
             raise ConfigError(
                 f"chunks.exec_horizon={self.exec_horizon} is above chunks.horizon={self.horizon}. Write "

@@ -5,12 +5,25 @@ Each recorded row in an update counts as one environment step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from powerband.core.run.hooks import RunHooks
 from powerband.core.run.run import Run
 from powerband.data.recorded.batch_loader import BatchLoader
 from powerband.data.types import OfflineLearner
 from powerband.loops.config import OfflineConfig
 from powerband.loops.support.guarded_learner import GuardedLearner
+
+
+@dataclass(frozen=True)
+class _BatchSizes:
+    """Names the option that sets the batch size, for error messages about rows of `row_steps` recorded steps."""
+
+    config: OfflineConfig
+    row_steps: int
+
+    def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
+        return self.config.batch_size_setting(rows * self.row_steps, world_size)
 
 
 def offline(
@@ -26,14 +39,16 @@ def offline(
         hooks: Functions that the run calls for evaluations and before checkpoints; None calls nothing.
     """
     world = run.ranks.world_size
-    guarded = GuardedLearner(run, learner, config)
+    guarded = GuardedLearner(run, learner, _BatchSizes(config, loader.row_steps))
     run.register("learner", learner, shared=True)
     run.register("feed", loader, redistribute=loader.load_position)
-    global_batch = loader.batch * world
+    steps = loader.row_steps
+    rows = "rows" if steps == 1 else f"sequences of {steps} rows"
+    global_batch = loader.batch * world * steps
     run.begin(
         {
-            "recorded": f"{loader.rows:,} rows; an epoch is {loader.rows / global_batch:,.0f} updates",
-            "batch": f"{global_batch} over {world} rank(s) = {loader.batch} each",
+            "recorded": f"{loader.rows:,} {rows}; an epoch is {loader.rows * steps / global_batch:,.0f} updates",
+            "batch": f"{global_batch} over {world} rank(s) = {loader.batch * steps} each",
             "updates": f"{-(-run.settings.env_steps // global_batch):,}; each row of an update counts as one env step",
         },
         hooks,

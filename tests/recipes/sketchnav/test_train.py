@@ -17,8 +17,8 @@ from powerband.core.errors import ConfigError
 from powerband.core.machine import rendering
 from powerband.core.rank_context import RankContext
 from powerband.data.recorded.recording import Recording, read_recording
-from powerband.recipes.sketchnav import evaluation
 from powerband.recipes.sketchnav.env.world import STOP
+from powerband.recipes.sketchnav.evaluation import evaluate
 from powerband.recipes.sketchnav.learners import build_learner
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import OBSERVED, Episodes
@@ -72,12 +72,12 @@ def test_training_is_evaluated_on_all_plans_of_a_set_of_its_own(monkeypatch: pyt
 
     def play(episodes: Episodes, *_: object, order: torch.Tensor | None) -> dict[str, torch.Tensor]:
         played.append((episodes, order))
-        return {name: torch.zeros(2) for name in ("success", *evaluation.EPISODE_METRICS)}
+        return {name: torch.zeros(2) for name in ("success", *evaluate.EPISODE_METRICS)}
 
-    monkeypatch.setattr(evaluation, "run_episodes", play)
+    monkeypatch.setattr(evaluate, "run_episodes", play)
     config = configure("sketchnav", ["variant=smoke", "eval_plans=2", "eval_episodes=2"])[2].config
     learner = build_learner(config, RankContext.single())[0]
-    evaluation.HeldOutEvaluation(config, learner, torch.device("cpu"))()
+    evaluate.HeldOutEvaluation(config, learner, torch.device("cpu"))()
     ((episodes, order),) = played
     assert len(episodes) == 4 and episodes.plan[order].tolist() == [0, 1]
     reported = load_episodes(config, "val_unseen")

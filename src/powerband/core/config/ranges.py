@@ -127,6 +127,7 @@ WeightDecay = Annotated[float, Range(at_least=0, at_most=100)]
 Interval = Annotated[int, Range(at_least=1, at_most=MAX_SIZE)]
 """Updates or rollouts between two events."""
 ChunkLength = Annotated[int, Range(at_least=1, at_most=100_000)]
+SequenceLength = Annotated[int, Range(at_least=2, at_most=100_000)]
 DiffusionSteps = Annotated[int, Range(at_least=1, at_most=100_000)]
 Frames = Annotated[int, Range(at_least=1, at_most=1024)]
 """Newest observations that one observation contains."""

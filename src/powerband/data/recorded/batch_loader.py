@@ -29,6 +29,7 @@ class BatchLoader:
         rank: Index of this rank.
         world_size: Number of ranks.
         threads: Threads that prepare batches ahead; 0 prepares each batch on request, which suits rows on the device.
+        row_steps: Recorded steps of a row: 1, or the length of rows that are sequences.
 
     Attributes:
         batches_drawn: Number of batches that `next` has returned, over all resumed runs.
@@ -47,13 +48,14 @@ class BatchLoader:
         rank: int = 0,
         world_size: int = 1,
         threads: int = 0,
+        row_steps: int = 1,
     ) -> None:
         if rows < 1:
             raise ConfigError(
                 f"The recorded data have rows={rows}, but batches need at least one row. Record at least one episode."
             )
         self.rows, self.batch, self.make, self.device = rows, batch, make, torch.device(device)
-        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.seed, self.rank, self.world_size, self.row_steps = seed, rank, world_size, row_steps
         self.batches_drawn = 0
         self._orders: dict[int, Tensor] = {}
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="batch-loader") if threads else None
@@ -111,7 +113,7 @@ class BatchLoader:
         if saved != now:
             raise ConfigError(
                 f"The checkpoint was saved with batches of {saved} rows over all ranks, but this run has {now}. Write "
-                f"offline.global_batch_size={saved}."
+                f"offline.global_batch_size={saved * self.row_steps}."
             )
         self._continue(states[0])
 
@@ -125,7 +127,8 @@ class BatchLoader:
         if state.get("batch", self.batch) != self.batch:
             raise ConfigError(
                 f"The checkpoint was saved with batches of {state['batch']} rows on each rank, but this run has "
-                f"{self.batch}. Write offline.global_batch_size={state['batch'] * self.world_size}."
+                f"{self.batch}. Write offline.global_batch_size="
+                f"{state['batch'] * self.world_size * self.row_steps}."
             )
         self._continue(state)
 

@@ -1,4 +1,4 @@
-"""ChunkPolicy: an observation encoder with a head that denoises chunks of actions, or classifies their actions."""
+"""ChunkPolicy: an observation encoder, an optional GRU, and a head that denoises or classifies chunks of actions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from powerband.core.errors import ConfigError
-from powerband.data.types import Tree
+from powerband.data.types import Tree, tree_map
 from powerband.nets.chunks.unet import ChunkUNet
+from powerband.nets.recurrent import GRU
 
 WIDTH = 512
 """Number of features of an encoded observation."""
@@ -18,19 +19,28 @@ WIDTH = 512
 class ChunkPolicy(nn.Module):
     """Policy network for chunks, which are sequences of T discrete actions that are predicted at once.
 
-    It consists of an observation encoder and a head. The head is a U-Net that denoises chunks (diffusion), or layers
-    that compute the logits of each action of a chunk (behaviour cloning).
+    It consists of an observation encoder, an optional GRU over the observations of an episode, and a head. The head is
+    a U-Net that denoises chunks (diffusion), or layers that compute the logits of each action of a chunk (behaviour
+    cloning).
 
-    Shapes: R rows, T actions of a chunk, K discrete actions. A code is a vector of A numbers that represents an action.
+    Shapes: R rows, T actions of a chunk, K discrete actions, L steps of S sequences, H width of the GRU, F features:
+    H with a GRU, otherwise 512. A code is a vector of A numbers that represents an action.
 
     Attributes:
         shape: (T, K).
+        gru: Memory over the observations of an episode; None without memory.
         unet: Denoising head; None for cloning.
         logits: Classification head; None for diffusion.
     """
 
     def __init__(
-        self, encoder: nn.Module, horizon: int, actions: int, codes: int, unet: tuple[int, ...] | None
+        self,
+        encoder: nn.Module,
+        horizon: int,
+        actions: int,
+        codes: int,
+        unet: tuple[int, ...] | None,
+        gru_width: int = 0,
     ) -> None:
         """
         Args:
@@ -39,6 +49,7 @@ class ChunkPolicy(nn.Module):
             actions: K, number of discrete actions.
             codes: A, length of the code of an action.
             unet: Channels of the levels of the U-Net; None builds the classification head.
+            gru_width: Width of the GRU; 0 builds none.
 
         Raises:
             ConfigError: The horizon cannot be halved at each level of the U-Net after the first.
@@ -51,14 +62,44 @@ class ChunkPolicy(nn.Module):
             )
         self.encoder, self.shape = encoder, (horizon, actions)
         self.joined = nn.Sequential(nn.Linear(int(cast(int, encoder.width)), WIDTH), nn.SiLU())
-        self.unet = None if unet is None else ChunkUNet(codes, WIDTH, unet)
+        self.gru = GRU(WIDTH, gru_width) if gru_width else None
+        width = gru_width or WIDTH
+        self.unet = None if unet is None else ChunkUNet(codes, width, unet)
         self.logits: nn.Sequential | None = None
         if unet is None:
-            self.logits = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.SiLU(), nn.Linear(WIDTH, horizon * actions))
+            self.logits = nn.Sequential(nn.Linear(width, WIDTH), nn.SiLU(), nn.Linear(WIDTH, horizon * actions))
 
-    def encode(self, obs: Tree) -> Tensor:
-        """Computes the features (R, 512) of R observations; `obs` is a tensor or nested dict of tensors (R, ...)."""
-        return self.joined(self.encoder(obs))
+    def encode(self, obs: Tree, carry: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        """Computes the features of R observations, and the next state of the memory.
+
+        Args:
+            obs: Tensor or nested dict of tensors (R, ...).
+            carry: State of the GRU (R, H) before the observations; None without a GRU.
+
+        Returns:
+            Features (R, F), and the next state (R, H); None without a GRU.
+        """
+        features = self.joined(self.encoder(obs))
+        if self.gru is None:
+            return features, None
+        assert carry is not None
+        outputs, carry = self.gru(features.unsqueeze(0), carry)
+        return outputs[0], carry
+
+    def encode_sequences(self, obs: Tree, carry: Tensor, starts: Tensor) -> Tensor:
+        """Computes the features of S sequences of L steps; only with a GRU.
+
+        Args:
+            obs: Tensor or nested dict of tensors (L, S, ...).
+            carry: State of the GRU (S, H) before the first step.
+            starts: Bools (L, S), True at the first step of an episode.
+
+        Returns:
+            Features (S * L, H): all steps of the first sequence, then those of the next one.
+        """
+        assert self.gru is not None
+        features = self.joined(self.encoder(tree_map(lambda leaf: leaf.flatten(0, 1), obs)))
+        return by_sequence(self.gru(features.unflatten(0, starts.shape), carry, starts)[0])
 
     def classify(self, features: Tensor) -> Tensor:
         """Computes the logits of a chunk from the result of `encode`; only without a U-Net (behaviour cloning).
@@ -75,7 +116,7 @@ class ChunkPolicy(nn.Module):
         Args:
             noisy: Noisy chunks (R, T, A) of R rows, T actions of a chunk and A numbers per action.
             step: Diffusion step of each row (R,) int64.
-            features: Result of `encode` (R, 512).
+            features: Features (R, F).
 
         Returns:
             Prediction (R, T, A) float32.
@@ -83,21 +124,41 @@ class ChunkPolicy(nn.Module):
         assert self.unet is not None
         return self.unet(noisy, step, features)
 
-    def forward(self, obs: Tree, noisy: Tensor | None = None, step: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        obs: Tree,
+        noisy: Tensor | None = None,
+        step: Tensor | None = None,
+        carry: Tensor | None = None,
+        starts: Tensor | None = None,
+    ) -> Tensor:
         """Computes the output of the head: that of `classify`, or of `denoise` if `noisy` and `step` are not None.
 
         Args:
-            obs: Observations of R rows.
+            obs: Observations of R rows; with a GRU, those of S sequences of L steps, and R is S * L.
             noisy: Noisy chunks (R, T, A) of T actions with A numbers each; None for behaviour cloning.
             step: Diffusion step of each row (R,) int64; None for behaviour cloning.
+            carry: State of the GRU (S, H) before the sequences; None without a GRU.
+            starts: Bools (L, S), True at the first step of an episode; None without a GRU.
 
         Returns:
             Logits (R, T, K) float32 of K discrete actions, or the predicted noise or clean chunks (R, T, A) float32.
         """
-        features = self.encode(obs)
+        if carry is None or starts is None:
+            features, _ = self.encode(obs)
+        else:
+            features = self.encode_sequences(obs, carry, starts)
         if noisy is None or step is None:
             return self.classify(features).float()
         return self.denoise(noisy, step, features)
+
+
+def by_sequence(steps: Tensor) -> Tensor:
+    """Joins the axes of steps and sequences: (L, S, ...) of S sequences of L steps -> (S * L, ...).
+
+    The sequences follow each other, so that the rows of several ranks have the order of one rank with all sequences.
+    """
+    return steps.transpose(0, 1).flatten(0, 1)
 
 
 def nearest(codes: Tensor, table: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from powerband.recipes.sketchnav.config import (
     finalize,
     notices,
 )
-from powerband.recipes.sketchnav.evaluation_options import OLD_EVALUATION_NAMES, Evaluation
+from powerband.recipes.sketchnav.evaluation.options import OLD_EVALUATION_NAMES, Evaluation
 from powerband.recipes.sketchnav.old_names import OLD_ARGUMENTS, OLD_NAMES
 
 RECIPE = Recipe(
@@ -35,6 +35,6 @@ RECIPE = Recipe(
     score="success",
     Evaluation=Evaluation,
     old_evaluation_names=OLD_EVALUATION_NAMES,
-    evaluate="powerband.recipes.sketchnav.evaluation:evaluate_checkpoint",
+    evaluate="powerband.recipes.sketchnav.evaluation.evaluate:evaluate_checkpoint",
     build_learner="powerband.recipes.sketchnav.learners:build_learner",
 )

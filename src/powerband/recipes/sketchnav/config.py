@@ -225,6 +225,12 @@ def check(config: Config, world_size: int) -> None:
     check_pixels(config.pixels)
     if config.algo != "ppo":
         config.offline.refuse_device("chunks are read from demonstrations that are mapped from files")
+    if config.algo != "ppo" and config.chunks.gru and config.offline.batch(world_size) % config.chunks.sequence:
+        raise ConfigError(
+            f"A batch of {config.offline.batch(world_size)} rows on each rank is not a multiple of chunks.sequence="
+            f"{config.chunks.sequence}, the rows of a sequence. Write offline.batch_size_per_rank="
+            f"{4 * config.chunks.sequence}, for example."
+        )
     if config.net.true_goals and (config.algo != "ppo" or config.renderer == "mujoco"):
         option = "net.goal" if config.net.goal else "net.align_page"
         raise ConfigError(

@@ -65,7 +65,9 @@ def build_chunk_learner(config: Config, sketches: Tensor, context: RankContext) 
     unet = config.chunks.unet if config.algo == "diffusion" else None
 
     def build_policy() -> ChunkPolicy:
-        return ChunkPolicy(build_encoder(config, sketches), config.chunks.horizon, actions, codes, unet)
+        return ChunkPolicy(
+            build_encoder(config, sketches), config.chunks.horizon, actions, codes, unet, config.chunks.gru
+        )
 
     return ActionChunkLearner(chunk_spec(config), config.chunks, context, ACTION_CODES, build_policy)
 

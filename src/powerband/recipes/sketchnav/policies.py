@@ -93,7 +93,8 @@ def named_policy(
     if name == "expert":
         return follow_expert, no_carry
     if name == "policy":
-        return as_policy(learner, episodes, temperature), learner.initial_carry
+        act = as_policy(learner, episodes, temperature)
+        return act, learner.initial_carry if isinstance(learner, PPO) else no_carry
     if name != "likeliest":
         raise ConfigError(f"Unknown policy {name!r}. Available: random, forward-and-turn, likeliest, policy, expert.")
     if not isinstance(learner, PPO):

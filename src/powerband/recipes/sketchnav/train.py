@@ -20,8 +20,8 @@ from powerband.loops.offline import offline
 from powerband.loops.on_policy import on_policy
 from powerband.recipes.sketchnav.config import ALGORITHMS, Config
 from powerband.recipes.sketchnav.environments import make_training_env
-from powerband.recipes.sketchnav.evaluation import HeldOutEvaluation
-from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
+from powerband.recipes.sketchnav.evaluation.evaluate import HeldOutEvaluation
+from powerband.recipes.sketchnav.imitation.dataset import DemonstrationSequences, load_demonstrations
 from powerband.recipes.sketchnav.learners import build_chunk_learner, build_learner, build_ppo
 from powerband.recipes.sketchnav.old_names import OLD_NAMES
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
@@ -92,15 +92,18 @@ def train_on_demonstrations(config: Config, run: Run) -> None:
             f"{config.scenes.sketch} sketches of {sketches.shape[-1]} pixels"
         }
     )
+    steps = config.chunks.sequence if config.chunks.gru else 1
+    rows = DemonstrationSequences(demonstrations, steps, config.chunks.gru) if config.chunks.gru else demonstrations
     loader = BatchLoader(
-        demonstrations.rows,
-        config.offline.batch(ranks.world_size),
-        demonstrations,
+        rows.rows,
+        config.offline.batch(ranks.world_size) // steps,
+        rows,
         run.device,
         config.run.seed,
         ranks.rank,
         ranks.world_size,
         config.offline.loader_threads,
+        steps,
     )
     hooks = RunHooks(HeldOutEvaluation(config, learner, run.device), evaluator_for(run))
     offline(run, learner, loader, config.offline, hooks=hooks)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from powerband.core.errors import ConfigError
-from powerband.recipes.sketchnav.imitation.dataset import Demonstrations
+from powerband.recipes.sketchnav.imitation.dataset import Demonstrations, DemonstrationSequences
 
 LENGTHS = {7: 4, 2: 1, 5: 3}
 FRAMES, HORIZON = 3, 4
@@ -54,6 +54,32 @@ def test_a_chunk_is_valid_up_to_the_first_action_that_a_random_move_replaced() -
         [1, 0, 0, 0],  # the last episode does not end with STOP: it reached the limit of steps
     ]
     assert "replaced" not in batch["obs"]
+
+
+def test_each_step_is_a_label_of_one_sequence_after_its_past() -> None:
+    lengths = {3: 11, 0: 4, 8: 5, 1: 1, 6: 8}
+    rows = sum(lengths.values())
+    own = {
+        "gps": torch.arange(rows).float().unsqueeze(1),
+        "action": torch.zeros(rows, dtype=torch.uint8),
+        "episode": torch.cat([torch.full((steps,), number) for number, steps in lengths.items()]),
+    }
+    made = DemonstrationSequences(Demonstrations(own, (), 1, HORIZON), 4, gru=7)
+    assert made.rows == 5 + 1 + 2 + 1 + 3, "blocks of two steps, joined in pairs"
+    batch = made(torch.arange(made.rows))
+    assert batch["valid"].shape == (4, made.rows, HORIZON) and batch["carry"].shape == (made.rows, 7)
+    row, valid = batch["obs"]["gps"][..., 0].long(), batch["valid"][..., 0]
+    assert sorted(row[valid].tolist()) == list(range(rows))
+    first = torch.cat([torch.tensor([0]), torch.tensor(list(lengths.values())).cumsum(0)[:-1]])
+    for sequence in range(made.rows):
+        steps, labels = row[:, sequence].tolist(), valid[:, sequence].tolist()
+        start = int(first[first <= steps[0]].max())
+        assert len(set(own["episode"][steps].tolist())) == 1, "no sequence crosses the end of an episode"
+        assert batch["starts"][:, sequence].tolist() == [number == start and not k for k, number in enumerate(steps)]
+        assert all(steps[0] == start or k >= 2 for k, label in enumerate(labels) if label), (
+            "half a sequence comes first"
+        )
+        assert all(b - a == 1 for a, b in zip(steps, steps[1:], strict=False) if b != a)
 
 
 def test_rows_that_are_not_contiguous_are_refused() -> None:

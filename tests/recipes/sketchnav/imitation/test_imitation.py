@@ -35,11 +35,13 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "demos"
 
 
-@pytest.mark.parametrize("algo", [pytest.param("clone", marks=pytest.mark.slow), "diffusion"])
+@pytest.mark.parametrize(
+    "algo, gru", [pytest.param("clone", 0, marks=pytest.mark.slow), ("diffusion", 0), ("clone", 8)]
+)
 def test_training_resumes_bit_by_bit_and_is_evaluated(
-    algo: str, demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    algo: str, gru: int, demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    arguments = [f"algo={algo}", f"demos_dir={demos}", "net.use_rgb=false"]
+    arguments = [f"algo={algo}", f"demos_dir={demos}", "net.use_rgb=false", f"chunks.gru={gru}", "chunks.sequence=4"]
     whole = runs.train("sketchnav", tmp_path / "whole", *arguments)
     half = runs.train("sketchnav", tmp_path / "half", *arguments, "env_steps=32")
     runs.resume("sketchnav", half, "env_steps=64")
@@ -122,15 +124,23 @@ def test_recordings_with_the_old_names_of_scenes_are_read(demos: Path, tmp_path:
 
 
 class FakeLearner:
-    """Stands in for a learner: returns a fixed chunk, and keeps the observations that it receives."""
+    """Stands in for a learner: returns a fixed chunk, and keeps the observations. Its memory counts them."""
 
-    def __init__(self, exec_horizon: int) -> None:
-        self.config = ChunkConfig(horizon=4, exec_horizon=exec_horizon, frames=2)
+    def __init__(self, exec_horizon: int, gru: int = 0) -> None:
+        self.config = ChunkConfig(horizon=4, exec_horizon=exec_horizon, frames=2, gru=gru)
         self.observed: list[dict] = []
+        self.choices: list[int] = []
 
-    def act(self, obs: dict, carry: None, explore: bool):
+    def initial_carry(self, num_envs: int) -> torch.Tensor | None:
+        return torch.zeros(num_envs, self.config.gru) if self.config.gru else None
+
+    def encode(self, obs: dict, carry: torch.Tensor | None):
         self.observed.append(obs)
-        return torch.tensor([[1, 2, 1, 0]]).repeat(len(obs["episode"]), 1), {}, None
+        return torch.zeros(len(obs["episode"]), 4), None if carry is None else carry + 1
+
+    def choose(self, features: torch.Tensor) -> torch.Tensor:
+        self.choices.append(len(features))
+        return torch.tensor([[1, 2, 1, 0]]).repeat(len(features), 1)
 
 
 def test_the_actor_executes_part_of_each_chunk_and_restarts_with_an_episode() -> None:
@@ -155,3 +165,16 @@ def test_the_actor_executes_part_of_each_chunk_and_restarts_with_an_episode() ->
     assert len(learner.observed[2]["episode"]) == 2
     assert torch.equal(learner.observed[2]["depth"][0], obs["depth"][0].repeat(2, 1, 1))
     assert not torch.equal(learner.observed[2]["depth"][1], obs["depth"][1].repeat(2, 1, 1))
+
+
+def test_the_memory_sees_each_step_and_is_cleared_by_a_new_episode() -> None:
+    scenes = EpisodeConfig(max_size_m=8.0, plans=2, goals=1, starts=1, sketch="blank", sketch_px=16)
+    env = SketchNavEnv(2, generate_episodes(scenes, "train", 0), pixels=16, sequential=True)
+    learner = FakeLearner(exec_horizon=2, gru=1)
+    actor, obs = NavigationChunkActor(learner, ("depth",)), env.observe()
+    for _ in range(3):
+        obs = env.step(actor(env, obs, None)[0]).obs
+    assert actor.memory.flatten().tolist() == [3, 3] and learner.choices == [2, 2]
+    obs = env.step(torch.tensor([0, 1])).obs
+    actor(env, obs, None)
+    assert actor.memory.flatten().tolist() == [1, 4] and learner.choices == [2, 2, 1]

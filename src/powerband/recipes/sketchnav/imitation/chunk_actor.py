@@ -12,7 +12,7 @@ from powerband.recipes.sketchnav.env.env import SketchNavEnv
 class NavigationChunkActor:
     """Policy that executes the first actions of each predicted chunk, a sequence of actions.
 
-    It stacks the newest camera images of each agent.
+    It stacks the newest camera images of each agent, and holds the memory of a policy with a GRU.
 
     Args:
         learner: Learner that predicts chunks.
@@ -25,6 +25,7 @@ class NavigationChunkActor:
         self.exec_horizon = exec_horizon or learner.config.exec_horizon
         self.images: dict[str, Tensor] = {}
         self.chunk = self.executed = torch.empty(0)
+        self.memory: Tensor | None = None
 
     def __call__(self, env: SketchNavEnv, obs: dict[str, Tensor], carry: Tensor | None) -> tuple[Tensor, None]:
         """Chooses the actions of the N agents of an environment.
@@ -32,7 +33,7 @@ class NavigationChunkActor:
         Args:
             env: Environment.
             obs: Observations of `env`.
-            carry: Ignored, because this object holds the memory.
+            carry: Not used, because this object holds the memory.
 
         Returns:
             Actions (N,) int64, and None.
@@ -42,13 +43,19 @@ class NavigationChunkActor:
             starts = torch.ones_like(starts)
             self.chunk = torch.zeros(env.num_envs, self.learner.config.horizon, dtype=torch.int64, device=env.device)
             self.executed = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
+            self.memory = self.learner.initial_carry(env.num_envs)
         for name in self.image_keys:
             self.images[name] = self._stack(self.images.get(name), obs[name], starts)
         due = (starts | (self.executed >= self.exec_horizon)).nonzero()[:, 0]
+        stacked = {name: obs[name] for name in ("gps", "compass", "episode")}
+        stacked |= {name: self.images[name].flatten(1, 2) for name in self.image_keys}
+        if self.memory is not None:  # it sees the observations of all steps, also those without a new chunk
+            features, self.memory = self.learner.encode(stacked, self.memory * ~starts.unsqueeze(1))
+            features = features[due]
+        elif len(due):
+            features, _ = self.learner.encode({name: values[due] for name, values in stacked.items()}, None)
         if len(due):
-            stacked = {name: obs[name][due] for name in ("gps", "compass", "episode")}
-            stacked |= {name: self.images[name][due].flatten(1, 2) for name in self.image_keys}
-            self.chunk[due] = self.learner.act(stacked, None, explore=False)[0]
+            self.chunk[due] = self.learner.choose(features)
             self.executed[due] = 0
         action = self.chunk.gather(1, self.executed.unsqueeze(1))[:, 0]
         self.executed += 1

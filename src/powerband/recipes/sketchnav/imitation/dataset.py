@@ -12,7 +12,7 @@ from torch import Tensor
 from powerband.core.errors import ConfigError
 from powerband.core.telemetry.console import Console
 from powerband.data.recorded.recording import read_facts, read_recording
-from powerband.data.types import Tree
+from powerband.data.types import Tree, tree_map
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.world import STOP
 from powerband.recipes.sketchnav.old_names import RENAMED_SCENES
@@ -79,6 +79,53 @@ class Demonstrations:
         for name in self.image_fields:
             obs[name] = self.fields[name][past].flatten(1, 2)
         return {"obs": obs, "action": self.fields["action"][future].long(), "valid": valid}
+
+
+class DemonstrationSequences:
+    """Sequences of recorded steps, for a policy with memory. Calling this object with sequence numbers gives a batch.
+
+    Each episode is cut into blocks of half a sequence, and two neighbouring blocks are a sequence. The second block has
+    the labels, and the first one fills the memory; only the first sequence of an episode has labels in both. So each
+    step is a label once per epoch, and the memory has seen its past, or half a sequence of it.
+
+    Args:
+        steps: Recorded steps.
+        length: L, steps of a sequence, even.
+        gru: H, width of the policy's memory.
+
+    Attributes:
+        rows: Number of sequences.
+    """
+
+    def __init__(self, steps: Demonstrations, length: int, gru: int) -> None:
+        self.steps, self.gru, self.half = steps, gru, length // 2
+        self.offsets = torch.arange(length).unsqueeze(1)
+        first = steps.first.unique()
+        blocks = (steps.last[first] - first) // self.half + 1
+        count = (blocks - 1).clamp(min=1)
+        number = torch.arange(int(count.sum())) - (count.cumsum(0) - count).repeat_interleave(count)
+        self.begin = first.repeat_interleave(count) + self.half * number
+        self.rows = len(self.begin)
+
+    def __call__(self, numbers: Tensor) -> dict[str, Tree]:
+        """Returns the batch of S sequences of L steps by their numbers (S,) int64.
+
+        Returns:
+            The entries of `Demonstrations` with the axes (L, S) in place of (R,), ``carry``, zeros (S, H), and
+            ``starts`` (L, S) bool, True at the first step of an episode. After its end an episode has no valid labels.
+        """
+        begin = self.begin[numbers]
+        first, last = self.steps.first[begin], self.steps.last[begin]
+        rows = begin + self.offsets
+        batch = self.steps(torch.minimum(rows, last).flatten())
+        sequences = tree_map(lambda leaf: leaf.unflatten(0, rows.shape), batch)
+        labels = (rows <= last) & ((self.offsets >= self.half) | (begin == first))
+        return {
+            **sequences,
+            "valid": sequences["valid"] & labels.unsqueeze(-1),
+            "carry": torch.zeros(len(numbers), self.gru),
+            "starts": rows == first,
+        }
 
 
 def load_demonstrations(config: Config, console: Console | None = None) -> tuple[Demonstrations, Episodes]:

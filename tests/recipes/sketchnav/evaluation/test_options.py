@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from powerband.core.errors import ConfigError
-from powerband.recipes.sketchnav.evaluation_options import Evaluation
+from powerband.recipes.sketchnav.evaluation.options import Evaluation
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from powerband.recipes.sketchnav.config import Config
-from powerband.recipes.sketchnav.evaluation_options import Evaluation
+from powerband.recipes.sketchnav.evaluation.options import Evaluation
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes, load_own_plans, with_user_sketches
 from powerband.recipes.sketchnav.plans.episodes import Episodes
 from powerband.recipes.sketchnav.settings import Level
