@@ -162,7 +162,13 @@ def _advice(finding: Finding, leader: ProcessTimes) -> ScriptAdvice:
             f"The loader has num_workers={now['num_workers']}, pin_memory={now['pin_memory']}, "
             f"persistent_workers={now['persistent_workers']}. {change}"
         )
-    return ScriptAdvice(finding.cause, change, 1 / max(1e-3, 1 - finding.explained_share), where)
+    share = finding.explained_share
+    if finding.cause == "log-blocking" and (whole := leader.logger_share) >= share + SHOWN_SHARE:
+        change += (
+            f" Other threads of the process, such as one that writes, hold up the loop for {whole - share:.0%} more."
+        )
+        share = whole
+    return ScriptAdvice(finding.cause, change, 1 / max(1e-3, 1 - share), where)
 
 
 def _rates(profile: ScriptProfile) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
 
 IDLE = "idle"
 """Account of samples that wait for another process outside of an environment; the ledger counts them as ``other``."""
+WAITS = ("env_wait", "data_wait", "collectives")
+"""Accounts in which the main thread waits for another process."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,29 @@ class ProcessTimes:
         """Seconds per environment step in this process."""
         seconds = self.ledger.seconds.get("env", 0.0) + self.ledger.seconds.get("env_wait", 0.0)
         return seconds / self.env_steps if self.env_steps else 0.0
+
+    @property
+    def held_up_s(self) -> float:
+        """Seconds in which other threads of the process held the interpreter lock or the core of the main thread.
+
+        The main thread did not run and waited for no other process, while other threads ran. With more threads of torch
+        than cores it is 0, because those threads hold each other up.
+        """
+        optimizers = self.record.of_kind("optimizer")
+        if optimizers and optimizers[0]["threads"] > (os.cpu_count() or 1):
+            return 0.0
+        ledger = self.ledger
+        waited_s = sum(ledger.seconds.get(name, 0.0) for name in WAITS)
+        return max(0.0, min(ledger.wall_s - ledger.thread_s - waited_s, ledger.cpu_s - ledger.thread_s))
+
+    @property
+    def logger_share(self) -> float:
+        """Share of the wall time that a logger costs: its calls, and the time for which it holds up everything else.
+
+        TensorBoard, W&B and MLflow write in threads of their own.
+        """
+        calls = self.ledger.share("log")
+        return calls + (1 - calls) * self.held_up_s / self.ledger.wall_s
 
 
 def process_times(record: Record, start_ns: int, end_ns: int) -> ProcessTimes | None:

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from powerband.attach.findings import _advice
 from powerband.attach.process_times import Line, ProcessTimes
 from powerband.attach.records import Record
 from powerband.attach.trial import plausible
 from powerband.attach.trial.observed import Loader, Observed, observed
 from powerband.attach.trial.plausible import plausible_changes
 from powerband.attach.trial.predict import async_gain, cadence_gain, persistent_gain, sync_gain, workers_gain
+from powerband.tune.diagnose.evidence import Finding
 from powerband.tune.measure.ledger import Ledger
 
 LOADER = Loader("/work/train.py:9", 100, 0, 8.0, 0.0, 0, 2, False, False, False)
@@ -123,7 +125,10 @@ def test_output(tmp_path: Any) -> None:
     site = {"what": "SummaryWriter", "name": "SummaryWriter", "where": f"{script}:1", "value": None, "switches": {}}
     found = seen(seconds={"log": 4.0, "save": 2.0}, lines=lines)
     assert names(found) == [("save_every", 10)]  # no known logger
-    assert names(dataclasses.replace(found, sites=[site])) == [("log_every", 10), ("save_every", 10)]
+    logging = dataclasses.replace(found, sites=[site], logger_share=0.4)
+    assert names(logging) == [("log_every", 10), ("save_every", 10)]
+    held_up = dataclasses.replace(logging, logger_share=0.8)
+    assert [change.predicted for change in plausible_changes(held_up, False)][0] == pytest.approx(1 / 0.28 - 1)
     assert cadence_gain(0.5, 10) == pytest.approx(1 / 0.55 - 1)
     assert names(seen(lines=[Line("other", f"{script}:2", "", "", 4.0)])) == [("print_every", 10)]
     assert names(seen(lines=[Line("other", "", "", "/s/site-packages/tqdm/std.py:9", 4.0)])) == [("tqdm", 10)]
@@ -145,3 +150,18 @@ def test_lines_of_output_are_those_of_the_process_that_trains() -> None:
     found = observed(ranks[0], ranks, 0, 1, 2)
     assert found.lines == [line] and found.worker_lines == [[line]]
     assert [change.predicted for change in plausible_changes(found, False)] == [pytest.approx(1 / 0.46 - 1)]
+
+
+def test_the_thread_of_a_logger_holds_up_everything_else() -> None:
+    def times(thread_s: float, cpu_s: float, threads: int = 1, **seconds: float) -> ProcessTimes:
+        record = Record(1, 0, 0, {"rank": ""}, [{"kind": "optimizer", "threads": threads}])
+        return ProcessTimes(record, Ledger(10.0, seconds, {}, {}, cpu_s, thread_s), {}, 0, 0, 0, 10, 10, {}, 0.0)
+
+    held_up = times(4.0, 12.0, log=5.0, update=5.0)
+    advice = _advice(Finding("log-blocking", 0.5, "", "Log less often."), held_up)
+    assert advice.at_most == pytest.approx(5.0) and "hold up the loop for 30% more" in advice.change
+    assert held_up.held_up_s == pytest.approx(6.0) and held_up.logger_share == pytest.approx(0.5 + 0.5 * 0.6)
+    assert times(4.0, 6.0, log=5.0).held_up_s == pytest.approx(2.0), "the other threads hardly ran"
+    assert times(4.0, 12.0, log=1.0, env_wait=5.0).held_up_s == pytest.approx(1.0), "another process was waited for"
+    assert times(4.0, 12.0, threads=1000, log=5.0).logger_share == pytest.approx(0.5), "threads of torch"
+    assert times(10.0, 10.0, log=5.0).logger_share == pytest.approx(0.5)

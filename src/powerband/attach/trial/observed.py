@@ -54,6 +54,8 @@ class Observed:
         threads, cores: Threads of torch (0 without torch), and cores of the machine.
         device: Device of the parameters, such as ``cpu``.
         worker_lines: Lines of code of each other process.
+        logger_share: Share of the wall time that a logger costs: its calls, and the time for which it holds up
+            everything else.
     """
 
     wall_s: float
@@ -73,6 +75,7 @@ class Observed:
     cores: int
     device: str
     worker_lines: list[list[Line]] = field(default_factory=list)
+    logger_share: float = 0.0
 
     def share(self, *accounts: str) -> float:
         """Returns the share of the wall time in `accounts` together, 0 to 1."""
@@ -119,6 +122,7 @@ def observed(
         cores,
         optimizers[0]["device"] if optimizers else "",
         [each.lines for each in others],
+        leader.logger_share,
     )
 
 

@@ -171,7 +171,8 @@ def _output(seen: Observed) -> list[Change]:
     for name, account in (("log_every", "log"), ("save_every", "save")):
         lines = [line for line in seen.lines if line.account == account and line.where]
         if lines and seen.share(account) >= LEAST and (account == "save" or seen.sites_of(*LOGGERS)):
-            found.append(_cadence(name, account, seen.share(account), lines[0].where))
+            share = seen.logger_share if account == "log" else seen.share(account)
+            found.append(_cadence(name, account, share, lines[0].where))
     printing = [line for line in seen.lines if line.where and PRINT in _text(line.where)]
     share = sum(line.seconds for line in printing) / seen.wall_s
     if share >= LEAST:
