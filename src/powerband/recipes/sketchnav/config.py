@@ -191,6 +191,8 @@ def notices(config: Config) -> list[str]:
     found = _unused_by_draw(config) if config.policy else []
     if config.plans_dir and config.scenes.plans != EpisodeConfig().plans:
         found.append(f"scenes.plans has no effect: plans_dir={config.plans_dir} has the plans.")
+    if config.algo != "ppo" and not config.chunks.gru and config.chunks.sequence != ChunkConfig().sequence:
+        found.append(f"chunks.sequence={config.chunks.sequence} has no effect without a memory. Write chunks.gru=256.")
     steps = config.steps_per_update
     message = (
         f"save_updates={config.save_updates:,} is save_interval={config.save_updates * steps:,} environment steps: an "

@@ -14,6 +14,7 @@ from powerband.algos.settings import ChunkConfig
 from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
+from powerband.recipes.sketchnav.config import check
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.imitation import recorder
 from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
@@ -178,3 +179,14 @@ def test_the_memory_sees_each_step_and_is_cleared_by_a_new_episode() -> None:
     obs = env.step(torch.tensor([0, 1])).obs
     actor(env, obs, None)
     assert actor.memory.flatten().tolist() == [1, 4] and learner.choices == [2, 2, 1]
+
+
+def test_sizes_of_sequences_that_do_not_fit_are_refused_or_named() -> None:
+    own = ["variant=smoke", "algo=clone"]
+    config = configure("sketchnav", [*own, "chunks.gru=8", "chunks.sequence=6"])[2].config
+    with pytest.raises(ConfigError, match="8 rows on each rank is not a multiple of chunks.sequence=6"):
+        check(config, 1)
+    with pytest.raises(ConfigError, match="chunks.sequence=5 is odd"):
+        configure("sketchnav", [*own, "chunks.gru=8", "chunks.sequence=5"])
+    notices = configure("sketchnav", [*own, "chunks.sequence=4"])[2].notices
+    assert any("no effect without a memory" in notice for notice in notices)
