@@ -90,7 +90,7 @@ class Soak:
         if not seconds_file.exists():
             shutil.rmtree(run, ignore_errors=True)
             child = Child(command_line(name, run, self.folder / "data", self.length, *self.words), log)
-            assert child.wait() == 0, f"{name}: see {log}"
+            assert child.wait(max(WAIT_S, 60 * self.length)) == 0, f"{name}: see {log}"
             seconds_file.write_text(str(time.monotonic() - child.began))
         return final_state(run), float(seconds_file.read_text())
 
