@@ -31,7 +31,7 @@ def trained_run(name: str, option: str, here: RunConfig) -> tuple[Config, Path, 
         The configuration of the run, its folder or that of the checkpoint, and the context of its policy.
 
     Raises:
-        ConfigError: There is no such run, or another recipe has trained it.
+        ConfigError: The run does not exist, or belongs to another recipe.
     """
     run = named_run(name, option)
     refuse_links(run)
