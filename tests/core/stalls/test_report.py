@@ -79,3 +79,15 @@ def test_the_report_says_what_follows(tmp_path: Path, monkeypatch: pytest.Monkey
     report.StallReport(ranks[0], ranks, [], 9.0).publish(ends=True, may_end=True, restarts=restarts)
     assert ("start again from the last checkpoint" in said[0]) == restarts
     assert ("The run ends." in said[0]) == ("resume=" in said[0]) == (not restarts)
+
+
+def test_the_file_of_a_stall_is_gone_when_its_end_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exists: list[bool] = []
+    monkeypatch.setattr(report, "_print", lambda text: exists.append((tmp_path / STALL_FILE).exists()))
+    monkeypatch.setattr(report, "_take_stacks", lambda ranks: {})
+    ranks = many(1, str(tmp_path))
+    stall = report.StallReport(ranks[0], ranks, [], 9.0)
+    stall.publish(ends=False, may_end=True)
+    assert (tmp_path / STALL_FILE).exists()
+    stall.withdraw()
+    assert len(exists) == 2 and not exists[1] and not (tmp_path / STALL_FILE).exists()

@@ -70,19 +70,23 @@ class StallReport:
         _with_limit(lambda: _print(text), lambda: self._write(target, stacks))
 
     def withdraw(self) -> None:
-        """Says that the run continues."""
+        """Says that the run continues. The file goes first: a reader of the line must not find the stall on disk."""
         text = f"the ranks make progress again after {time.monotonic() - self.began:.0f} s."
+        self._remove_file()
         _with_limit(lambda: _print(text))
-        if self.folder is not None:
-            (self.folder / STALL_FILE).unlink(missing_ok=True)
 
     def end(self) -> None:
         """Ends all ranks of this machine, and writes the reason into the run folder."""
         if self.folder is not None:
             folder = self.folder
             _with_limit(lambda: write_end_reason(folder, f"stalled: {self.sentence}"))
-            _with_limit(lambda: (folder / STALL_FILE).unlink(missing_ok=True))
+        self._remove_file()
         _end_ranks([(each.progress.pid, each.progress.began) for each in self.ranks])
+
+    def _remove_file(self) -> None:
+        if self.folder is not None:
+            path = self.folder / STALL_FILE
+            _with_limit(lambda: path.unlink(missing_ok=True))
 
     def _write(self, target: Path, stacks: dict[int, str]) -> None:
         target.mkdir(exist_ok=True)
