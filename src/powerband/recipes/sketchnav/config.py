@@ -95,8 +95,11 @@ class Config:
     """Share of the recorded steps that execute a random move while the action of the shortest-path follower is
     recorded, so that the demonstrations show how to recover."""
     demo_policy: FilePath = ""
-    """Run of diffusion or clone whose policy moves the agent in half of the episodes that `demos` records, while the
-    actions of the follower are recorded, so that they correct the mistakes of the policy (DAgger). Empty has none."""
+    """Run whose policy moves the agent in half of the episodes that `demos` records, while the actions of the follower
+    are recorded, so that they correct the mistakes of the policy (DAgger). Empty has none."""
+    demo_actions: Literal["follower", "policy"] = "follower"
+    """Actions that `demos` records: those of the shortest-path follower, which knows the plan, or those of demo_policy,
+    which sees what a learner sees. demo_policy then acts in all episodes, and those without success are left out."""
     cache_episodes: bool = True
     """Keep generated episodes in the user's cache folder (XDG_CACHE_HOME/powerband/episodes), so that the next start
     with the same scenes and seed reads them."""
@@ -160,7 +163,7 @@ def finalize(config: Config, stage: str) -> Config:
 
     Raises:
         ConfigError: Both `save_updates` and ``run.save_interval`` are set, or the stage draw has no policy, or another
-            stage has an option of draw or demos.
+            stage has an option of draw or demos, or demo_actions=policy has no policy.
     """
     if stage == "draw" and not config.policy:
         raise ConfigError(
@@ -174,6 +177,11 @@ def finalize(config: Config, stage: str) -> Config:
         raise ConfigError(
             f"demo_policy={shortened(config.demo_policy)} belongs to the stage demos. Write powerband train sketchnav "
             f"demos, or leave it out."
+        )
+    if config.demo_actions == "policy" and not config.demo_policy:
+        raise ConfigError(
+            "demo_actions=policy records the actions of a policy, but demo_policy= names none. Write demo_policy=RUN, "
+            "or leave demo_actions out."
         )
     if not config.save_updates:
         return config

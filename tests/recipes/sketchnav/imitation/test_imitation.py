@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.config import check
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
+from powerband.recipes.sketchnav.env.world import STOP
 from powerband.recipes.sketchnav.imitation import recorder
 from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
 from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
@@ -108,6 +110,23 @@ def test_a_policy_acts_while_the_follower_is_recorded(
     ):
         assert cli.main(["train", "sketchnav", *words, "variant=smoke", f"run_dir={tmp_path / 'no'}"]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_policy_is_recorded_where_it_finds_the_goal(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    policy = runs.train("sketchnav", tmp_path / "ppo")
+    easy = ["rules.success_m=5", "net.use_rgb=false"]  # a hardly trained policy stops at once, often near the goal
+    arguments = ["sketchnav", "demos", *runs.SMALL["sketchnav"][1:], *runs.COMMON, *easy, "demo_actions=policy"]
+    assert cli.main(["train", *arguments, f"run_dir={tmp_path / 'none'}"]) == 2
+    assert "demo_policy= names none" in capsys.readouterr().err
+    arguments += [f"demos_dir={tmp_path / 'demos'}", f"demo_policy={policy}"]
+    assert cli.main(["train", *arguments, f"run_dir={tmp_path / 'run'}"]) == 0
+    left_out = re.search(r"([\d,]+) episodes in which the policy did not find", capsys.readouterr().out)
+    own = ["variant=smoke", "algo=clone", *easy, f"demos_dir={tmp_path / 'demos'}"]
+    made, episodes = load_demonstrations(configure("sketchnav", own)[2].config)
+    assert left_out is not None and made.num_episodes == len(episodes) - int(left_out[1].replace(",", "")) > 0
+    assert (made.fields["action"][made.last] == STOP).all() and "replaced" not in made.fields
+    lengths = (made.last - made.first + 1).float()
+    assert lengths.mean() < 10, "the follower of the shortest path would go to the goal"
 
 
 def test_recordings_with_the_old_names_of_scenes_are_read(demos: Path, tmp_path: Path) -> None:

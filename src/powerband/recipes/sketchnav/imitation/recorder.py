@@ -1,13 +1,14 @@
 """Stage demos of sketchnav: records what the shortest-path follower observes and does on the training episodes.
 
-Random moves or a trained policy may act in its place, while its actions are recorded.
+Random moves or a trained policy may act in its place, while its actions are recorded; or a trained policy is recorded
+in place of the follower.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +16,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from powerband.algos.action_chunks import ActionChunkLearner
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.recorded.recording import Recording
+from powerband.data.types import broadcast_rows
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.env.world import FORWARD, NUM_ACTIONS, STOP
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import OBSERVED, VERSION, Episodes
-from powerband.recipes.sketchnav.policies import Act, as_policy
+from powerband.recipes.sketchnav.policies import NavigationLearner, as_policy
 from powerband.recipes.sketchnav.settings import Sensors
 from powerband.recipes.sketchnav.trained import trained_learner, trained_run
 
 NUM_ENVS = 32
 """Episodes that are recorded at a time."""
 POLICY_SHARE = 0.5
-"""Share of the episodes in which the policy of the option `demo_policy` acts."""
+"""Share of the episodes in which the policy of `demo_policy` acts, if the actions of the follower are recorded."""
+
+
+@dataclass(frozen=True)
+class ActingPolicy:
+    """Trained policy that moves the agents of a recording.
+
+    Attributes:
+        config: Configuration of its run.
+        learner: Its learner.
+        demonstrates: True if its actions are recorded in place of the follower's.
+    """
+
+    config: Config
+    learner: NavigationLearner
+    demonstrates: bool
 
 
 def record_demonstrations(config: Config, run: Run) -> None:
@@ -48,6 +64,9 @@ def record(config: Config, run: Run) -> Path:
     `SketchNavEnv`, ``action`` (uint8) of the expert, and ``episode``. With `demo_noise` or `demo_policy`, ``replaced``
     (uint8) is 1 if another action was executed. The steps of an episode are contiguous. Its last action is STOP, unless
     it reached the limit of steps.
+
+    With ``demo_actions=policy`` the actions are those of `demo_policy`, and episodes in which it fails are left out. A
+    command that continues the recording tries them again.
 
     Args:
         config: Configuration of the run.
@@ -70,10 +89,13 @@ def record(config: Config, run: Run) -> Path:
     if config.sensors != Sensors():  # recordings of an older version have no entry for sensors without noise
         facts["sensors"] = asdict(config.sensors)
     facts["episodes"] = episodes.digest(OBSERVED)
-    learner = _learner_that_acts(config) if config.demo_policy else None
-    if learner is not None:
-        facts["policy"] = _digest(learner)
-    facts["fields"] = [*field_names, *(["replaced"] if config.demo_noise or learner else [])]
+    policy = _acting_policy(config) if config.demo_policy else None
+    corrected = policy is not None and not policy.demonstrates
+    if policy is not None:
+        facts["policy"] = _digest(policy.learner)
+        if policy.demonstrates:  # recordings of an older version have no entry for the actions of the follower
+            facts["actions"] = config.demo_actions
+    facts["fields"] = [*field_names, *(["replaced"] if config.demo_noise or corrected else [])]
     recording = Recording(folder, facts)
     recorded = set(recording.numbers)
     count = min(config.demo_episodes or len(episodes), len(episodes))
@@ -81,33 +103,32 @@ def record(config: Config, run: Run) -> Path:
     missing = torch.tensor([number for number in wanted if number not in recorded], dtype=torch.int64)
     run.console.note(f"{count - len(missing):,} of {count:,} episodes are recorded in {folder}")
     if len(missing):
-        policy = as_policy(learner, episodes) if learner is not None else None
-        _record_episodes(config, episodes, missing, recording, policy)
+        failed = _record_episodes(config, episodes, missing, recording, policy)
+        if failed:
+            run.console.note(f"{failed:,} episodes in which the policy did not find the goal are left out.")
     return recording.pack()
 
 
-def _learner_that_acts(config: Config) -> ActionChunkLearner:
-    """Loads the learner of the run ``config.demo_policy``.
+def _acting_policy(config: Config) -> ActingPolicy:
+    """Loads the policy of the run ``config.demo_policy``.
 
     Raises:
-        ConfigError: It is no run of diffusion or clone, or it observes other images than those of `config`.
+        ConfigError: It observes other images or sketches than those of `config`.
     """
     trained, folder, context = trained_run(config.demo_policy, "demo_policy", config.run)
-    learner = trained_learner(trained, folder, context)
-    if not isinstance(learner, ActionChunkLearner):
-        raise ConfigError(
-            f"demo_policy={shortened(config.demo_policy)} is a run of algo={trained.algo}. Name one of diffusion or "
-            f"clone, which learn from demonstrations."
-        )
-    if trained.pixels != config.pixels:
-        raise ConfigError(
-            f"pixels={config.pixels}, but the images of demo_policy={shortened(config.demo_policy)} have "
-            f"{trained.pixels}. Write pixels={trained.pixels}."
-        )
-    return learner
+    for option, value, needed in (
+        ("pixels", config.pixels, trained.pixels),
+        ("scenes.sketch_px", config.scenes.sketch_px, trained.scenes.sketch_px),
+    ):
+        if value != needed:
+            raise ConfigError(
+                f"{option}={value}, but the images of demo_policy={shortened(config.demo_policy)} have {needed}. Write "
+                f"{option}={needed}."
+            )
+    return ActingPolicy(trained, trained_learner(trained, folder, context), config.demo_actions == "policy")
 
 
-def _digest(learner: ActionChunkLearner) -> str:
+def _digest(learner: NavigationLearner) -> str:
     """Returns a digest of the weights of a policy, so that a recording has one policy only."""
     digest = hashlib.sha256()
     for name, value in sorted(learner.policy_state().items()):
@@ -116,18 +137,22 @@ def _digest(learner: ActionChunkLearner) -> str:
 
 
 def _record_episodes(
-    config: Config, episodes: Episodes, missing: Tensor, recording: Recording, policy: Act | None
-) -> None:
-    """Plays episodes and adds the steps of the shortest-path follower to a recording.
+    config: Config, episodes: Episodes, missing: Tensor, recording: Recording, policy: ActingPolicy | None
+) -> int:
+    """Plays episodes and adds their steps to a recording.
 
-    The recorded action is that of the follower, even if another action is executed in its place.
+    The recorded action is that of the shortest-path follower, or of a policy that demonstrates, even if another action
+    is executed in its place.
 
     Args:
         config: Configuration of the run.
         episodes: Episodes of the split train.
         missing: Numbers (n,) int64 of the n episodes to play.
         recording: Recording that receives the episodes.
-        policy: Policy that acts in a share of the episodes; None in none.
+        policy: Policy that acts; None leaves all actions to the follower.
+
+    Returns:
+        Number of episodes that are left out, because a policy that demonstrates did not find the goal.
     """
     seed, noise, fields = (recording.facts[name] for name in ("seed", "noise", "fields"))
     observations = [name for name in fields if name != "replaced"]
@@ -137,19 +162,26 @@ def _record_episodes(
         episodes,
         config.rules,
         pixels=config.pixels,
+        explored=0 if policy is None else policy.config.map_squares,
         sequential=True,
         order=missing,
         seed=seed,
         sensors=config.sensors,
     )
+    demonstrates = policy is not None and policy.demonstrates
+    act = None if policy is None else as_policy(policy.learner, episodes)
+    carry = policy.learner.initial_carry(num_envs) if policy is not None else None
     live: list[list[dict[str, Tensor]]] = [[] for _ in range(num_envs)]
-    waiting, done, obs = set(missing.tolist()), 0, env.observe()
+    waiting, done, failed, obs = set(missing.tolist()), 0, 0, env.observe()
     with count_progress_bar("recording", len(missing), "episodes") as show_progress:
         while waiting:
             action = env.expert()
+            if act is not None:
+                chosen, carry = act(env, obs, carry)
+                action = chosen.cpu() if demonstrates else action
             executed = _disturb(action, env, noise, seed)
-            if policy is not None:
-                executed = _driven(executed, action, policy(env, obs, None)[0], env, seed)
+            if act is not None and not demonstrates:
+                executed = _driven(executed, action, chosen, env, seed)
             for row in range(num_envs):
                 observed = {name: obs[name][row].clone() for name in observations}
                 observed["action"] = action[row].to(torch.uint8)
@@ -160,23 +192,29 @@ def _record_episodes(
             step = env.step(executed)
             for row in step.ended.nonzero()[:, 0].tolist():
                 if numbers[row] in waiting:
-                    fields = {name: torch.stack([each[name] for each in live[row]]) for name in live[row][0]}
-                    recording.add(numbers[row], fields)
+                    if demonstrates and not step.episode["success"][row]:
+                        failed += 1
+                    else:
+                        steps = {name: torch.stack([each[name] for each in live[row]]) for name in live[row][0]}
+                        recording.add(numbers[row], steps)
                     waiting.remove(numbers[row])
                     done += 1
                     show_progress(done)
                 live[row] = []
+            if carry is not None:
+                carry = carry * broadcast_rows((~step.ended).to(carry.device), carry)
             obs = step.obs
+    return failed
 
 
 def _disturb(action: Tensor, env: SketchNavEnv, share: float, seed: int) -> Tensor:
     """Returns the actions (N,) of N agents with a share of them replaced by random moves; STOP is never replaced.
 
-    After a random move the follower shows how to recover, which an undisturbed follower never does. The random numbers
-    depend on episode and step only, so that a continued recording is the same. Source: Laskey et al. 2017.
+    After a random move the demonstrations show how to recover, which an undisturbed follower never does. The random
+    numbers depend on episode and step only, so that a continued recording is the same. Source: Laskey et al. 2017.
 
     Args:
-        action: Actions (N,) int64 of the follower.
+        action: Actions (N,) int64 that are recorded.
         env: Environment that the agents are in.
         share: Probability, 0 to 1, that an action is replaced.
         seed: Seed of the random moves.
