@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from powerband.core.machine import memory
-from powerband.core.machine.device import cores
 from powerband.core.optim.precision import peak
 from powerband.core.run.run import Run
-from powerband.data.types import Tree, tree_leaves, tree_map
+from powerband.core.telemetry.phase_clock import PhaseTimes
+from powerband.data.types import Tree, tree_map
 from powerband.tune.measure import flops, probes
 from powerband.tune.measure.cpu_time import CpuMeter
 from powerband.tune.measure.facts import WindowFacts
 from powerband.tune.measure.kernel_trace import TRACE_S, WALL, KernelTrace
 from powerband.tune.measure.ledger import Ledger
 from powerband.tune.measure.reductions import AllReduceCounter
+from powerband.tune.measure.run_figures import WindowStart, run_figures, worker_statistics
 
 STARTUP_S = 0.7
 """Seconds after the first update that are not measured: caches fill, and libraries initialise and compile."""
@@ -31,6 +33,53 @@ SYNC_COUNT_ITERATIONS = 2
 
 class WindowFinished(Exception):
     """Raised to end a run when its measurement window is over."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Times and figures of the window, and the trace of kernels that follows it on CUDA.
+
+    Attributes:
+        phases: Seconds per account.
+        facts: Figures for `WindowFacts`.
+        trace: Trace of some iterations after the window; None without one.
+    """
+
+    phases: PhaseTimes
+    facts: dict[str, Any]
+    trace: KernelTrace | None
+
+
+class SyncCount:
+    """Counts the host-device synchronisations of the first iterations with updates.
+
+    Args:
+        enabled: False counts nothing.
+
+    Attributes:
+        per_iteration: Synchronisations per iteration, after `end`.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled, self.per_iteration = enabled, 0.0
+        self._counter: probes.SyncCounter | None = None
+        self._from = 0
+
+    def begin(self, ticks: int) -> None:
+        """Begins to count at iteration `ticks`."""
+        if self.enabled:
+            self._counter, self._from = probes.SyncCounter(), ticks
+            self._counter.__enter__()
+
+    def enough(self, ticks: int) -> bool:
+        """Returns whether `SYNC_COUNT_ITERATIONS` iterations have been counted at iteration `ticks`."""
+        return self.enabled and ticks - self._from >= SYNC_COUNT_ITERATIONS
+
+    def end(self, ticks: int) -> None:
+        """Ends to count at iteration `ticks`; a further call does nothing."""
+        if self._counter is not None and self._counter.active:
+            self._counter.__exit__(None, None, None)
+            self.per_iteration = self._counter.count / max(1, ticks - self._from)
 
 
 class MeasurementWindow:
@@ -51,17 +100,18 @@ class MeasurementWindow:
     """
 
     def __init__(self, probe: bool = True, count_syncs: bool = True) -> None:
-        self.probe, self.count_syncs = probe, count_syncs
+        self.probe = probe
         self.ledgers: list[Ledger] = []
         self.facts: list[WindowFacts] = []
         self.interrupted = ""
         self._ticks = self._learning = 0
-        self._measuring = self._released = self._on_cuda = False
+        self._learning_since = 0.0
+        self._keeps_batches, self._on_cuda = probe, False
         self._batch: Tree | None = None
-        self._counter: probes.SyncCounter | None = None
-        self._syncs = 0.0
+        self._syncs = SyncCount(count_syncs)
         self._reductions = AllReduceCounter()
-        self._trace: KernelTrace | None = None
+        self._begun: WindowStart | None = None
+        self._measured: Measured | None = None
 
     def on_average(self, flat: Tensor) -> None:
         """Counts one all-reduce of the learner; `flat` is the reduced tensor."""
@@ -70,7 +120,7 @@ class MeasurementWindow:
     def on_batch(self, batch: Tree) -> None:
         """Stores the batch of the latest update until the window begins, so that updates with it can be timed later."""
         captures = self._on_cuda and torch.cuda.is_current_stream_capturing()
-        if self.probe and self._learning and not self._released and not captures:
+        if self._keeps_batches and self._learning and not captures:
             self._batch = batch
 
     def on_tick(self, run: Run) -> None:
@@ -80,13 +130,14 @@ class MeasurementWindow:
             WindowFinished: The window is over; `ledgers` and `facts` are set.
         """
         self._ticks += 1
-        if self._trace is not None:
+        if self._measured is not None:  # the window is over, and its trace is being recorded
             run.running = True
-            if self._trace.iteration_ends():
-                self._finish(run)
+            assert self._measured.trace is not None
+            if self._measured.trace.iteration_ends():
+                self._finish(run, self._measured)
             return
         if not run.running:
-            if self._measuring or not run.grad_steps or self._agreed(run, bool(run.received_signal)):
+            if self._begun is not None or not run.grad_steps or self._agreed(run, bool(run.received_signal)):
                 self._end_window(run)
                 return
             # Iterations take longer than the window, which begins now and contains one or two. A window from the
@@ -95,24 +146,22 @@ class MeasurementWindow:
             if self._batch is not None or not self.probe:
                 self._begin(run)
                 return
-        if self._measuring:
+        if self._begun is not None:
             return
         if run.grad_steps:
             self._learning += 1
             if self._learning == 1:
                 self._learning_since = time.perf_counter()
                 self._on_cuda = run.device.type == "cuda"
-                if self.count_syncs:
-                    self._counter, self._counted_from = probes.SyncCounter(), self._ticks
-                    self._counter.__enter__()
-            elif self.count_syncs and self._ticks - self._counted_from >= SYNC_COUNT_ITERATIONS:
-                self._stop_counting()
+                self._syncs.begin(self._ticks)
+            elif self._syncs.enough(self._ticks):
+                self._syncs.end(self._ticks)
         if self._learning > 1 and self._learning & (self._learning - 1) == 0 and self._start_up_over(run):
             self._begin(run)
 
     def close(self) -> None:
         """Removes the counter of synchronisations from this process; also called after a run that failed."""
-        self._stop_counting()
+        self._syncs.end(self._ticks)
 
     def _start_up_over(self, run: Run) -> bool:
         """Returns whether the start-up is over. The ranks decide together, at iterations 2, 4, 8, ... with updates."""
@@ -123,118 +172,75 @@ class MeasurementWindow:
         return bool(run.ranks.max_(torch.tensor([wanted], dtype=torch.int64, device=run.device)))
 
     def _begin(self, run: Run) -> None:
-        self._stop_counting()
-        self._copy_batch()
-        self._measuring = True
-        self._start = (run.env_steps, run.grad_steps, self._ticks)
+        self._end_start_up()
         self._reductions.clear()
-        self._env_facts = _env_facts(run)
-        self._meter = CpuMeter()
+        self._begun = WindowStart(run.env_steps, run.grad_steps, self._ticks, worker_statistics(run), CpuMeter())
         memory.reset_peak(run.device)
         run.restart_clocks()
 
-    def _end_window(self, run: Run) -> None:
-        """Reads the times and figures of the window; on CUDA a trace of a few more iterations follows it."""
-        self.interrupted = run.received_signal
-        steady_state = self._measuring
-        if not steady_state:  # the run ended during start-up: the window is the full run
-            self._stop_counting()
-            self._copy_batch()
-            self._start, self._env_facts, self._meter = (0, 0, 0), None, CpuMeter()
-        phases = self._phases = run.clock.read_total()
-        host = self._meter.read(phases.wall_s) if steady_state else None
-        facts = self._window_facts = self._facts(run, steady_state)
-        facts |= {} if host is None else {"host": host}
-        iterations = math.ceil(TRACE_S * facts["iterations"] / phases.wall_s)
-        wanted = iterations if run.device.type == "cuda" and steady_state and not self.interrupted else 0
-        traced = int(run.ranks.max_(torch.tensor([wanted], device=run.device)))
-        if traced:
-            self._trace = KernelTrace(run.clock, traced)
-            run.running = True
-        else:
-            self._finish(run)
-
-    def _device_shares(self, run: Run) -> dict[str, float] | None:
-        """Ends the trace, sets the fact ``device_busy`` and returns the shares for `Ledger.from_phases`, if any."""
-        facts = self._window_facts
-        shares = None if self._trace is None else self._trace.shares(self._phases, facts["iterations"])
-        if shares is None:
-            return None
-        facts["device_busy"] = shares[WALL]
-        env = run.registered("env")
-        on_device = env is not None and not env.worker_statistics()  # simulators without workers run on the device
-        accounts = [*DEVICE_ACCOUNTS, "env"] if on_device else DEVICE_ACCOUNTS
-        return {name: share for name, share in shares.items() if name in accounts}
-
-    def _finish(self, run: Run) -> None:
-        """Times single updates, gathers the figures of all ranks and ends the run."""
-        shares, facts = self._device_shares(run), self._window_facts
-        if self.probe and self._batch is not None:
-            facts |= probes.measure_update(run.registered("learner").update, self._batch, run.device, run.ranks)
-            per_update = self._reductions.count_call(lambda: run.registered("learner").update(self._batch))
-            counted = per_update.figures(facts["grad_steps"] / max(facts["iterations"], 1))
-            facts |= max(facts, counted, key=lambda each: each["reductions"])  # a graph replay does not call `average`
-            if self.count_syncs:
-                facts["update_flops"] = flops.count_flops(lambda: run.registered("learner").update(self._batch))
-                facts["peak_flops_s"] = peak(run.device, run.precision.name)
-        report = {"ledger": Ledger.from_phases(self._phases, shares).to_dict(), "facts": WindowFacts(**facts).to_dict()}
-        all_ranks = run.ranks.gather(report)
-        self.ledgers = [Ledger.from_dict(rank["ledger"]) for rank in all_ranks]
-        self.facts = [WindowFacts.from_dict(rank["facts"]) for rank in all_ranks]
-        raise WindowFinished
-
-    def _facts(self, run: Run, steady_state: bool) -> dict[str, Any]:
-        env, ticks = run.registered("env"), self._ticks - self._start[2]
-        facts: dict[str, Any] = {
-            "iterations": ticks,
-            "env_steps": run.env_steps - self._start[0],
-            "grad_steps": run.grad_steps - self._start[1],
-            "world_size": run.ranks.world_size,
-            "cores": cores(),
-            "threads": torch.get_num_threads(),
-            "precision": run.settings.precision,
-            "syncs_per_iteration": self._syncs,
-            "sync_s": probes.measure_sync_s(run.device),
-            "steady_state": steady_state,
-            "memory_bytes": memory.peak(run.device),
-            **self._reductions.figures(1 / max(ticks, 1)),
-        }
-        if env is not None:
-            leaves = tree_leaves(env.spec.obs)
-            facts |= {
-                "num_envs": env.num_envs,
-                "overlappable": env.spec.overlappable,
-                "can_overlap": env.spec.overlappable and run.registered("replay") is not None,
-                "overlap": run.settings.overlap and env.spec.overlappable,
-                "image_obs": any(leaf.dtype == torch.uint8 and len(leaf.shape) >= 3 for leaf in leaves),
-            }
-            now, then = _env_facts(run), self._env_facts
-            if now is not None and then is not None:
-                steps = facts["env_steps"] / max(1, run.ranks.world_size * env.num_envs)
-                spent = [b - a for a, b in zip(then["spent_s"], now["spent_s"], strict=True)]
-                facts |= {
-                    "env_step_s": [seconds / max(steps, 1) for seconds in spent],
-                    "env_worst_s": now["worst_s"],
-                    "worker_rows": now["worker_rows"],
-                    "env_cpu_s": sum(now["cpu_s"]) - sum(then["cpu_s"]),
-                    "renderer": now["renderer"] or "",
-                }
-        return facts
-
-    def _copy_batch(self) -> None:
-        """Copies the latest batch and ignores later batches."""
-        self._released = True
+    def _end_start_up(self) -> None:
+        """Ends the count of synchronisations, copies the latest batch, and ignores later batches."""
+        self._syncs.end(self._ticks)
+        self._keeps_batches = False
         if isinstance(self._batch, dict) and "carry" in self._batch:
             self._batch = None  # a batch of sequences, whose rows are not independent
         if self._batch is not None:
             self._batch = tree_map(lambda leaf: leaf.clone(), self._batch)
 
-    def _stop_counting(self) -> None:
-        if self._counter is not None and self._counter.active:
-            self._counter.__exit__(None, None, None)
-            self._syncs = self._counter.count / max(1, self._ticks - self._counted_from)
+    def _end_window(self, run: Run) -> None:
+        """Reads the times and figures of the window; on CUDA a trace of a few more iterations follows it."""
+        self.interrupted = run.received_signal
+        begun, steady_state = self._begun, self._begun is not None
+        if begun is None:  # the run ended during start-up: the window is the full run
+            self._end_start_up()
+            begun = WindowStart(0, 0, 0, None, CpuMeter())
+        phases = run.clock.read_total()
+        host = {"host": begun.meter.read(phases.wall_s)} if steady_state else {}
+        facts = (
+            run_figures(run, begun, self._ticks)
+            | host
+            | {
+                "syncs_per_iteration": self._syncs.per_iteration,
+                "steady_state": steady_state,
+                **self._reductions.figures(1 / max(self._ticks - begun.ticks, 1)),
+            }
+        )
+        iterations = math.ceil(TRACE_S * facts["iterations"] / phases.wall_s)
+        wanted = iterations if run.device.type == "cuda" and steady_state and not self.interrupted else 0
+        traced = int(run.ranks.max_(torch.tensor([wanted], device=run.device)))
+        measured = Measured(phases, facts, KernelTrace(run.clock, traced) if traced else None)
+        if measured.trace is None:
+            self._finish(run, measured)
+        self._measured = measured
+        run.running = True
+
+    def _finish(self, run: Run, measured: Measured) -> None:
+        """Times single updates, gathers the figures of all ranks and ends the run."""
+        shares = None
+        facts = dict(measured.facts)
+        if measured.trace is not None:
+            shares = measured.trace.shares(measured.phases, facts["iterations"])
+        if shares is not None:
+            facts["device_busy"] = shares[WALL]
+            shares = _of_device_accounts(run, shares)
+        if self.probe and self._batch is not None:
+            facts |= probes.measure_update(run.registered("learner").update, self._batch, run.device, run.ranks)
+            per_update = self._reductions.count_call(lambda: run.registered("learner").update(self._batch))
+            counted = per_update.figures(facts["grad_steps"] / max(facts["iterations"], 1))
+            facts |= max(facts, counted, key=lambda each: each["reductions"])  # a graph replay does not call `average`
+            if self._syncs.enabled:
+                facts["update_flops"] = flops.count_flops(lambda: run.registered("learner").update(self._batch))
+                facts["peak_flops_s"] = peak(run.device, run.precision.name)
+        ledger = Ledger.from_phases(measured.phases, shares)
+        all_ranks = run.ranks.gather({"ledger": ledger.to_dict(), "facts": WindowFacts(**facts).to_dict()})
+        self.ledgers = [Ledger.from_dict(rank["ledger"]) for rank in all_ranks]
+        self.facts = [WindowFacts.from_dict(rank["facts"]) for rank in all_ranks]
+        raise WindowFinished
 
 
-def _env_facts(run: Run) -> dict[str, Any] | None:
+def _of_device_accounts(run: Run, shares: dict[str, float]) -> dict[str, float]:
+    """Returns the shares, account -> 0 to 1, of the accounts whose work runs on the device."""
     env = run.registered("env")
-    return None if env is None else env.worker_statistics() or None
+    on_device = env is not None and not env.worker_statistics()  # simulators without workers run on the device
+    accounts = [*DEVICE_ACCOUNTS, "env"] if on_device else DEVICE_ACCOUNTS
+    return {name: share for name, share in shares.items() if name in accounts}
