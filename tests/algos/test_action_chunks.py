@@ -82,7 +82,7 @@ def test_the_learner_imitates_demonstrations(kind: str) -> None:
 def test_a_policy_with_a_gru_acts_on_what_it_saw_before(kind: str) -> None:
     """Only the first observation of an episode says which action is right at all later steps."""
     trained, steps = learner(kind, gru=32, lr=1e-2), 6
-    for number in range(150):
+    for number in range(250):
         trained.update(remembered(number, steps))
     unseen = remembered(10_000, steps, sequences=100)
     carry = trained.initial_carry(100)
@@ -106,6 +106,18 @@ def remembered(number: int, steps: int, sequences: int = 32) -> dict:
         "carry": torch.randn(sequences, 32, generator=generator),  # has no effect, because an episode starts
         "starts": (torch.arange(steps) == 0).unsqueeze(1).expand(steps, sequences),
     }
+
+
+def test_the_head_computes_only_steps_with_labels() -> None:
+    trained, batch = learner("clone", gru=32), remembered(0, 6, sequences=4)
+    inputs = batch["obs"], None, None, batch["carry"], batch["starts"]
+    rows = torch.arange(24) % 6 >= 3  # by sequence: the second half of each
+    torch.testing.assert_close(trained.policy(*inputs, rows), trained.policy(*inputs)[rows])
+    seen: list[int] = []
+    trained.policy.logits.register_forward_pre_hook(lambda module, given: seen.append(len(given[0])))
+    valid = (torch.arange(6) >= 3).view(6, 1, 1).expand(6, 4, SETTINGS["horizon"])
+    trained.update({**batch, "valid": valid})
+    assert seen == [12]
 
 
 def test_a_step_at_a_time_is_the_same_as_a_sequence() -> None:

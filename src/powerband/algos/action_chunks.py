@@ -17,7 +17,7 @@ from powerband.algos.settings import ChunkConfig
 from powerband.core.optim.accelerate import AcceleratedAdam
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, Tree
-from powerband.nets.chunks.policy import ChunkPolicy, by_sequence, nearest
+from powerband.nets.chunks.policy import ALL_ROWS, ChunkPolicy, by_sequence, nearest
 
 
 class ActionChunkLearner:
@@ -94,22 +94,29 @@ class ActionChunkLearner:
             Losses and statistics of the update by name, detached 0-d tensors.
         """
         action, valid = batch["action"], batch.get("valid")
-        memory: tuple[Tensor, ...] = ()
+        memory: tuple[Tensor | None, Tensor | None] = None, None
+        labelled: Tensor | slice = ALL_ROWS
         if self.config.gru:
             memory = batch["carry"], batch["starts"]
             action, valid = by_sequence(action), None if valid is None else by_sequence(valid)
+            if valid is not None and bool(valid.any()):  # the head skips steps that only fill the memory
+                labelled = valid.any(1)
         if self.schedule is None:
-            logits = self.adam.forward(batch["obs"], None, None, *memory)
+            logits = self.adam.forward(batch["obs"], None, None, *memory, labelled)
+            action = action[labelled]
             losses = F.cross_entropy(logits.flatten(0, 1), action.flatten(), reduction="none").view(action.shape)
+            valid = None if valid is None else valid[labelled]
             figures = {"losses/agreement": self._mean((logits.argmax(-1) == action).float(), valid).detach()}
         else:
             chunk = self.action_codes[action]
             noise = self.noise("chunks/noise", len(action)).normal(*chunk.shape[1:])
             step = self.noise("chunks/step", len(action)).integers(self.config.noise_steps).view(-1)
+            chunk, noise, step = chunk[labelled], noise[labelled], step[labelled]
             noisy = self.schedule.add_noise(chunk, noise, step)
-            prediction = self.adam.forward(batch["obs"], noisy, step, *memory)
+            prediction = self.adam.forward(batch["obs"], noisy, step, *memory, labelled)
             target = noise if self.config.predict == "epsilon" else chunk
             losses = F.mse_loss(prediction, target, reduction="none").mean(-1)
+            valid = None if valid is None else valid[labelled]
             figures = {}
         loss = self._mean(losses, valid)
         norm = self.adam.step(loss)

@@ -14,6 +14,7 @@ from powerband.nets.recurrent import GRU
 
 WIDTH = 512
 """Number of features of an encoded observation."""
+ALL_ROWS = slice(None)
 
 
 class ChunkPolicy(nn.Module):
@@ -131,15 +132,17 @@ class ChunkPolicy(nn.Module):
         step: Tensor | None = None,
         carry: Tensor | None = None,
         starts: Tensor | None = None,
+        labelled: Tensor | slice = ALL_ROWS,
     ) -> Tensor:
         """Computes the output of the head: that of `classify`, or of `denoise` if `noisy` and `step` are not None.
 
         Args:
-            obs: Observations of R rows; with a GRU, those of S sequences of L steps, and R is S * L.
+            obs: Observations of N rows; with a GRU, those of S sequences of L steps, and N is S * L.
             noisy: Noisy chunks (R, T, A) of T actions with A numbers each; None for behaviour cloning.
             step: Diffusion step of each row (R,) int64; None for behaviour cloning.
             carry: State of the GRU (S, H) before the sequences; None without a GRU.
             starts: Bools (L, S), True at the first step of an episode; None without a GRU.
+            labelled: Bools (N,), True at the R rows for which the head computes its output; by default all.
 
         Returns:
             Logits (R, T, K) float32 of K discrete actions, or the predicted noise or clean chunks (R, T, A) float32.
@@ -148,6 +151,7 @@ class ChunkPolicy(nn.Module):
             features, _ = self.encode(obs)
         else:
             features = self.encode_sequences(obs, carry, starts)
+        features = features[labelled]
         if noisy is None or step is None:
             return self.classify(features).float()
         return self.denoise(noisy, step, features)

@@ -290,15 +290,18 @@ SMALL: dict[str, Any] = {
     "run.env_steps": 2_000_000,
 }
 """Small plans and networks for a CPU."""
+EXPERT_FIRST: dict[str, Any] = {
+    **SMALL,
+    "net.drawn_goal": True,
+    "net.stop_logit": -4.0,
+    "ppo.expert_until": 0.5,
+    "run.env_steps": 1_500_000,
+}
+"""The weight of the expert falls to 0 within half of the budget; then the policy learns from the reward alone."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "small": SMALL,
-    "expert-first": {
-        **SMALL,
-        "net.drawn_goal": True,
-        "net.stop_logit": -4.0,
-        "ppo.expert_until": 0.5,
-        "run.env_steps": 1_500_000,
-    },
+    "expert-first": EXPERT_FIRST,
+    "hand-drawn": {**EXPERT_FIRST, "scenes.sketch": "varied", "net.align_page": True},
     "smoke": {
         "run.threads": 1,  # loops for several threads take twice as long to compile
         "scenes.max_size_m": 9.0,
