@@ -42,6 +42,8 @@ TEXTS = (
     ("sketchnav-ppo-blank", "policy", "success", "{:.1%}"),
     ("sketchnav-expert-first-smooth", "policy", "success", "{:.1%}"),
     ("sketchnav-expert-first-smooth", "likeliest", "success", "{:.1%}"),
+    ("sketchnav-expert-first-varied", "policy", "success", "{:.1%}"),
+    ("sketchnav-expert-first-varied", "likeliest", "success", "{:.1%}"),
     ("sketchnav-reward-smooth", "policy", "success", "{:.1%}"),
     ("sketchnav-reward-smooth", "likeliest", "success", "{:.1%}"),
     ("pendulum", "Pendulum", "return", "{:.0f}"),
