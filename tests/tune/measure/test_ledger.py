@@ -39,7 +39,7 @@ def test_accounts_of_a_real_run_sum_to_its_wall_time(name: str, tmp_path: Path, 
     ledger, wall_s = result["ledger"], result["wall_s"]
     assert 1.4 < wall_s < longest
     assert sum(ledger.values()) == pytest.approx(wall_s, rel=0.02)
-    assert ledger["other"] < 0.05 * wall_s
+    assert ledger["other"] < 0.05 * wall_s + 0.1, "and a pause of the machine, which may fall outside of all spans"
     assert EXPECTED[name] | {"log"} <= {account for account, seconds in ledger.items() if seconds > 0}
     assert set(ledger) <= set(ACCOUNTS)
     assert code == result["exit_code"] == CAUSES[result["cause"]][0]
