@@ -30,16 +30,16 @@ def test_accounts_of_a_real_run_sum_to_its_wall_time(name: str, tmp_path: Path, 
     monkeypatch.setattr(Run, "restart_clocks", lambda run: (restart(run), restarts.append(time.perf_counter())))
     monkeypatch.setattr("powerband.tune.profile.advise", lambda *words, **more: [])  # measures runs of its own
     report = tmp_path / "profile.json"
-    arguments = ["profile", *runs.SMALL[name], "gpus=none", "threads=1", "seconds=1.5", "log_interval_s=0.4"]
+    arguments = ["profile", *runs.SMALL[name], "gpus=none", "threads=1", "seconds=3", "log_interval_s=0.4"]
     code = cli.main([*arguments, f"--json={report}"])
     ended = time.perf_counter()
     result = json.loads(report.read_text())
     steady_state = result["ranks"][0]["facts"]["settled"]  # on a busy machine the run may end during start-up
     longest = ended - restarts[2 if steady_state else 1]  # on entering, on restoring, at the start of the window
     ledger, wall_s = result["ledger"], result["wall_s"]
-    assert 1.4 < wall_s < longest
+    assert 2.9 < wall_s < longest
     assert sum(ledger.values()) == pytest.approx(wall_s, rel=0.02)
-    assert ledger["other"] < 0.05 * wall_s + 0.1, "and a pause of the machine, which may fall outside of all spans"
+    assert ledger["other"] < 0.05 * wall_s
     assert EXPECTED[name] | {"log"} <= {account for account, seconds in ledger.items() if seconds > 0}
     assert set(ledger) <= set(ACCOUNTS)
     assert code == result["exit_code"] == CAUSES[result["cause"]][0]

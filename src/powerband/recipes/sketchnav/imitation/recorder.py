@@ -175,10 +175,9 @@ def _record_episodes(
     waiting, done, failed, obs = set(missing.tolist()), 0, 0, env.observe()
     with count_progress_bar("recording", len(missing), "episodes") as show_progress:
         while waiting:
-            action = env.expert()
             if act is not None:
                 chosen, carry = act(env, obs, carry)
-                action = chosen.cpu() if demonstrates else action
+            action = chosen.cpu() if demonstrates else env.expert()
             executed = _disturb(action, env, noise, seed)
             if act is not None and not demonstrates:
                 executed = _driven(executed, action, chosen, env, seed)
