@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,9 +19,18 @@ CHILD = "import time, sys\nprint(1, flush=True)\nwhile True: pass"
 
 
 @pytest.mark.parametrize(
-    ("named", "phase", "idle"), [(True, "update", True), (True, "eval", False), (False, "update", False)]
+    ("named", "phase", "halted", "idle"),
+    [
+        (True, "update", False, True),
+        (True, "eval", False, False),
+        (False, "update", False, False),
+        (True, "eval", True, True),
+        (False, "update", True, True),
+    ],
 )
-def test_the_work_of_the_evaluator_counts_while_the_rank_waits_for_it(named: bool, phase: str, idle: bool) -> None:
+def test_the_work_of_the_evaluator_counts_while_the_rank_waits_for_it(
+    named: bool, phase: str, halted: bool, idle: bool
+) -> None:
     # A sleeping process stands for the rank. Its child computes.
     code = f"import subprocess, sys, time\nc = subprocess.Popen([sys.executable, '-c', {CHILD!r}], stdout=-1)\n"
     code += "c.stdout.readline()\nprint(c.pid, flush=True)\nsys.stdin.read()\nc.kill()"
@@ -29,6 +40,9 @@ def test_the_work_of_the_evaluator_counts_while_the_rank_waits_for_it(named: boo
         child = int(rank.stdout.readline())
         while Path(f"/proc/{rank.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "S":
             time.sleep(0.01)  # it still runs on its way to `read`
+        if halted:
+            rank.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, rank.pid, os.WSTOPPED)
         page = memoryview(bytearray(PAGE))
         progress = Progress(page)
         began = process_start_ticks(rank.pid)
@@ -43,5 +57,6 @@ def test_the_work_of_the_evaluator_counts_while_the_rank_waits_for_it(named: boo
         assert seen is not None
         assert (seen.idle_s > 2) == idle
     finally:
+        rank.send_signal(signal.SIGCONT)
         rank.stdin.close()
         rank.wait()

@@ -1,7 +1,8 @@
 """Observation of one rank by a watching process: its progress, the state of its processes, and how long it is silent.
 
 A rank is silent since its last change of phase. A rank without a change of phase may compute for long, so a silent rank
-is idle only since the processes of its tree have last used the processor.
+is idle only since the processes of its tree have last used the processor. While a rank is halted, the work of the
+processes that it has started is no progress of the run.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from powerband.core.stalls.progress import END, START, RankProgress
 
 BUSY_SHARE, BUSY_BYTES = 0.05, 100_000
 """Share of one core, and bytes read or written per second, from which a rank works; threads that wait use less."""
-RUNNABLE = "R"
-"""State of a process that computes, or that would if a busy machine had a core for it."""
+RUNNABLE, HALTED = "R", "T"
+"""States of a process: it computes, or would if a busy machine had a core for it; the kernel does not let it run."""
 UNLIMITED_PHASES = (START, END)
 """Phases that belong to the recipe, such as recording data. They may work for any time."""
 EVALUATING_PHASE = "eval"
@@ -41,7 +42,7 @@ class Observation:
         state: State letter of its process, as in ``/proc``.
         stopped: Ids of the processes that it has started and that are stopped.
         silent_s: Seconds since its last change of phase.
-        idle_s: Seconds for which its processes have not worked either.
+        idle_s: Seconds for which its processes have not worked either; of a halted rank, its own process alone.
         host: Name of its machine.
         age_s: Seconds since its own machine has observed it; `silent_s` and `idle_s` include them.
     """
@@ -57,7 +58,7 @@ class Observation:
     @property
     def halted(self) -> bool:
         """True if the kernel does not let the rank run."""
-        return self.state == "T"
+        return self.state == HALTED
 
     @property
     def waits_for_ranks(self) -> bool:
@@ -130,13 +131,15 @@ class RankObserver:
         if state == "t":  # a debugger holds it
             self.excuse(now_ns)
             return Observation(progress, host=self._host)
-        cpu_s, transferred = process_usage(pids)[0], sum(map(bytes_transferred, pids))
+        counted = [progress.pid] if state == HALTED else pids
+        cpu_s, transferred = process_usage(counted)[0], sum(map(bytes_transferred, counted))
         if self._sample is not None:
             seconds = (now_ns - self._sample[0]) / 1e9
-            computes = RUNNABLE in states.values() or cpu_s - self._sample[1] > BUSY_SHARE * seconds
+            runnable = any(states[pid] == RUNNABLE for pid in counted)
+            computes = runnable or cpu_s - self._sample[1] > BUSY_SHARE * seconds
             if computes or transferred - self._sample[2] > BUSY_BYTES * seconds:
                 self._busy_ns = now_ns
         self._sample = now_ns, cpu_s, transferred
-        stopped = tuple(pid for pid, each in states.items() if pid != progress.pid and each == "T")
+        stopped = tuple(pid for pid, each in states.items() if pid != progress.pid and each == HALTED)
         idle_s = (now_ns - max(since, self._busy_ns)) / 1e9
         return Observation(progress, state, stopped, silent_s, idle_s, self._host)
