@@ -72,8 +72,9 @@ class RunConfig:
     eval_interval_s: Seconds = 0.0
     """Seconds of training between two evaluations, whose own time does not count; 0 uses eval_interval alone."""
     eval_share: Annotated[float, Range(at_least=0, at_most=0.5)] = 0.02
-    """Largest share of the time that evaluations of checkpoints may take in the training process. Evaluations at
-    eval_interval or eval_interval_s are not limited. 0 evaluates at these intervals only."""
+    """Largest share of the time that evaluations of checkpoints may take in the training process. The first one is not
+    limited, because its duration is not known yet; the next one waits until the share is met. Evaluations at
+    eval_interval or eval_interval_s are not limited either. 0 evaluates at these intervals only."""
     eval_process: Literal["auto", "on", "off"] = "auto"
     """Evaluate in a process of its own, on the CPU and with low priority: on, off, or auto if a core is free and
     evaluations are at least 10 s apart. The results enter the curves at the step of their checkpoint."""

@@ -127,6 +127,11 @@ def test_a_policy_is_recorded_where_it_finds_the_goal(tmp_path: Path, capsys: py
     assert (made.fields["action"][made.last] == STOP).all() and "replaced" not in made.fields
     lengths = (made.last - made.first + 1).float()
     assert lengths.mean() < 10, "the follower of the shortest path would go to the goal"
+    capsys.readouterr()
+    never = [word for word in arguments if not word.startswith(("rules.success_m", "demos_dir"))]
+    never += ["rules.success_m=0.1", f"demos_dir={tmp_path / 'never'}", f"run_dir={tmp_path / 'never-run'}"]
+    assert cli.main(["train", *never]) == 2
+    assert "found the goal in none of" in capsys.readouterr().err
 
 
 def test_recordings_with_the_old_names_of_scenes_are_read(demos: Path, tmp_path: Path) -> None:

@@ -74,6 +74,9 @@ def record(config: Config, run: Run) -> Path:
 
     Returns:
         The folder of the recording.
+
+    Raises:
+        ConfigError: The policy that demonstrates succeeds in no episode.
     """
     folder = Path(config.demos_dir) if config.demos_dir else run.dir / "demos"
     episodes = load_episodes(config, "train", run.console)
@@ -106,6 +109,12 @@ def record(config: Config, run: Run) -> Path:
         failed = _record_episodes(config, episodes, missing, recording, policy)
         if failed:
             run.console.note(f"{failed:,} episodes in which the policy did not find the goal are left out.")
+        if failed and not recording.numbers:
+            raise ConfigError(
+                f"the policy of demo_policy={shortened(config.demo_policy)} found the goal in none of {failed:,} "
+                f"episodes, and demo_actions=policy records only those in which it does. Name a policy that has "
+                "learned more, or write demo_actions=follower."
+            )
     return recording.pack()
 
 
