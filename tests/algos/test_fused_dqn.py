@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from powerband.algos.dqn import DQN
-from powerband.algos.fused_dqn import kernels
+from powerband.algos.fused.dqn import kernels
 from powerband.algos.settings import DQNConfig
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import runs
-from powerband.algos.fused_ppo import kernels
+from powerband.algos.fused.ppo import kernels
 from powerband.algos.ppo import PPO
 from powerband.algos.settings import PPOConfig
 from powerband.core.rank_context import RankContext

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from powerband.algos.fused_sac import kernels
+from powerband.algos.fused.sac import kernels
 from powerband.algos.sac import SAC
 from powerband.algos.settings import SACConfig
 from powerband.core.rank_context import RankContext

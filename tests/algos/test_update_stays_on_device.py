@@ -43,6 +43,7 @@ PER_CALL = {
         "_state",
         "_mask",
     },
+    "algos/actions.py": {"distribution", "sample", "rows", "for_env"},
     "recipes/libero/rdt.py": {"update", "_hidden"},
     "algos/ema.py": {"update_ema"},
     "recipes/libero/nets/image_jitter.py": {"jitter_images", "shift_images"},

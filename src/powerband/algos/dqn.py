@@ -96,7 +96,7 @@ class DQN:
         self.fused = None
         plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None
         if config.can_be_fused and plain:
-            from powerband.algos.fused_dqn import FusedDQN  # imports numba, which takes half a second
+            from powerband.algos.fused.dqn import FusedDQN  # imports numba, which takes half a second
 
             assert isinstance(self.net.net, MLP)
             self.fused = FusedDQN(self.net.net, self.adam, self.target, config.double, config.huber_delta)

@@ -5,13 +5,12 @@ Source: Schulman et al. 2017, equation 7; Huang et al. 2022, "The 37 implementat
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from powerband.algos.bounds import FLATTEN, centre_and_scale
+from powerband.algos.actions import PolicyActions
 from powerband.algos.settings import PPOConfig
 from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
@@ -20,7 +19,6 @@ from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.actor_critic import ActorCritic
-from powerband.nets.distributions import Categorical, DiagGaussian, MultiCategorical
 from powerband.nets.observations.auxiliary import AuxiliaryLosses
 from powerband.nets.observations.features import action_mask, features, num_features
 
@@ -28,12 +26,8 @@ from powerband.nets.observations.features import action_mask, features, num_feat
 class PPO:
     """On-policy learner with a clipped policy objective (PPO) for one agent or several.
 
-    The agents share one network: an agent axis is folded into the batch, so that every agent is a row.
-
-    Continuous actions are sampled in units of half their range around its centre. The environment receives them clipped
-    to the bounds; the rollout stores the unclipped ``raw_action``, to which the log-probability refers.
-
-    An action of several discrete entries (MultiDiscrete) has one categorical distribution per entry.
+    The agents share one network: an agent axis is folded into the batch, so that every agent is a row. Actions may be
+    continuous, discrete, or of several discrete entries (MultiDiscrete), see `PolicyActions`.
 
     Shapes: N environments, A agents, K discrete actions, D entries of a continuous or MultiDiscrete action, H width of
     the GRU, T steps, n rows of a mini-batch (sequences with a GRU). An axis in brackets exists only if the environments
@@ -69,34 +63,19 @@ class PPO:
         self.spec, self.config, self.precision, self.noise = spec, config, context.precision, context.noise
         self.average, self.world_size = context.average, context.world_size
         self.leading = 1 if spec.num_agents is None else 2
-        self.discrete = spec.num_actions is not None
-        self.heads = spec.action_heads
-        if not self.discrete and len(spec.action.shape) != self.leading:
-            raise ConfigError(
-                f"algo=ppo needs continuous actions of one vector per environment or agent, not the shape "
-                f"{spec.action.shape}. {FLATTEN}"
-            )
-        self.dim = spec.action.shape[-1] if self.heads or not self.discrete else 1
-        self.action_rows = (-1, self.dim) if self.heads else (-1,)
-        if not self.discrete:
-            unit = torch.ones(spec.action.shape)
-            low, high = -unit if spec.low is None else spec.low, unit if spec.high is None else spec.high
-            bounded = torch.isfinite(low) & torch.isfinite(high)  # entries without bounds are not clipped
-            low, high = torch.where(bounded, low, -unit), torch.where(bounded, high, unit)
-            self.centre, self.scale = centre_and_scale(low, high, context.device)
-            self.limit = torch.where(bounded, 1.0, torch.inf).to(context.device)
+        self.actions = PolicyActions("ppo", spec, context.device)
         has_state = isinstance(spec.obs, dict) and "state" in spec.obs and not config.shared_trunk
         self.has_state = has_state
         self.net = ActorCritic(
             num_features(spec.obs, spec.num_agents) if encoder is None else cast(int, encoder.width),
             config.hidden,
-            self.dim if spec.num_actions is None else spec.num_actions,
+            self.actions.outputs,
             config.activation,
             config.shared_trunk,
             spec.obs["state"].shape[-1] if has_state else 0,
             config.gru,
             config.normalize_obs,
-            None if self.discrete else config.log_std,
+            None if self.actions.discrete else config.log_std,
         ).to(context.device)
         self.encoder = None if encoder is None else encoder.to(context.device)
         self.modules = nn.ModuleDict({"net": self.net} if encoder is None else {"net": self.net, "encoder": encoder})
@@ -115,8 +94,8 @@ class PPO:
         self._loss_fn = compile_if(self._loss, config.compile)
         self.fused = None
         plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None and not has_state
-        if config.can_be_fused and plain and not self.heads:
-            from powerband.algos.fused_ppo import FusedPPO  # imports numba, which takes half a second
+        if config.can_be_fused and plain and not self.actions.heads:
+            from powerband.algos.fused.ppo import FusedPPO  # imports numba, which takes half a second
 
             self.fused = FusedPPO(self.net, self.adam, config)
 
@@ -161,15 +140,8 @@ class PPO:
         """
         lead = self._lead(obs)
         sampled, log_prob, value, carry = self._choose(obs, lead, carry, explore, temperature)
-        extras = {"log_prob": log_prob.view(lead), "value": value.view(lead)}
-        if self.discrete:
-            return sampled.view(*lead, self.dim) if self.heads else sampled.view(lead), extras, carry
-        raw = sampled.view(*lead, self.dim)
-        return (
-            torch.addcmul(self.centre, self.scale, raw.clamp(-self.limit, self.limit)),
-            {**extras, "raw_action": raw},
-            carry,
-        )
+        action, stored = self.actions.for_env(sampled, lead)
+        return action, {"log_prob": log_prob.view(lead), "value": value.view(lead), **stored}, carry
 
     def _choose(
         self, obs: Tree, lead: torch.Size, carry: Tensor | None, explore: bool, temperature: float
@@ -178,34 +150,16 @@ class PPO:
 
         `lead` is the shape (N, [A]) of the leading axes of `obs`.
         """
-        per_env = lead.numel() // lead[0]
         noise = self.noise("ppo/act", lead[0]) if explore else None
-        white = noise is None or self.discrete or self.config.action_noise == "white"
-        if self.fused is not None and white and temperature == 1 and lead.numel() <= self.fused.max_rows:
+        pink = noise is not None and not self.actions.discrete and self.config.action_noise == "pink"
+        if self.fused is not None and not pink and temperature == 1 and lead.numel() <= self.fused.max_rows:
             x = self._features(obs, self.leading).flatten(0, -2)
             return *self.fused.act(x, self._mask(obs), noise), None
         outputs, value, carry = self._forward(obs, lead, carry, None)
-        policy: Categorical | MultiCategorical | DiagGaussian
-        if self.discrete:
-            logits = outputs if temperature == 1 else outputs.float() / temperature
-            policy = self._categorical(logits, obs)
-            uniform = None if noise is None else noise.uniform(per_env * self.dim).view(self.action_rows)
-            sampled = policy.mode() if uniform is None else policy.sample(uniform)
-        else:
-            assert self.net.log_std is not None
-            log_std = self.net.log_std if temperature == 1 else self.net.log_std + 0.5 * math.log(temperature)
-            policy = DiagGaussian(outputs, log_std)
-            if noise is None:
-                sampled = policy.mean
-            else:
-                normal = noise.normal(per_env, self.dim) if white else noise.pink(per_env, self.dim)
-                sampled = policy.sample(normal.view(-1, self.dim))
+        policy = self.actions.distribution(outputs, self.net.log_std, self._mask(obs), temperature)
+        agents = lead.numel() // lead[0]
+        sampled = policy.mode() if noise is None else self.actions.sample(policy, noise, agents, pink)
         return sampled, policy.log_prob(sampled), value, carry
-
-    def _categorical(self, logits: Tensor, obs: Tree) -> Categorical | MultiCategorical:
-        """Returns the policy of discrete actions with `logits` (rows, K), restricted by the mask in `obs`."""
-        mask = self._mask(obs)
-        return MultiCategorical(logits, self.heads, mask) if self.heads else Categorical(logits, mask)
 
     @torch.no_grad()
     def value(self, obs: Tree, carry: Tensor | None = None) -> Tensor:
@@ -282,7 +236,7 @@ class PPO:
         """Returns features (rows, F), mask (rows, K), actions, and old values (rows, 4) for `FusedPPO`."""
         x = self._features(batch["obs"], leading).flatten(0, -2)
         old = [batch[name].reshape(-1) for name in ("log_prob", "value", "advantages", "returns")]
-        return x, self._mask(batch["obs"]), batch["action" if self.discrete else "raw_action"], torch.stack(old, 1)
+        return x, self._mask(batch["obs"]), batch[self.actions.field], torch.stack(old, 1)
 
     def _loss(self, batch: dict[str, Tree]) -> tuple[Tensor, dict[str, Tensor]]:
         """Returns the loss, and its terms and statistics by name.
@@ -292,15 +246,9 @@ class PPO:
         value and H the entropy.
         """
         config, obs = self.config, batch["obs"]
-        policy: Categorical | MultiCategorical | DiagGaussian
         outputs, value, _ = self._forward(obs, batch["log_prob"].shape, batch.get("carry"), batch.get("starts"))
-        if self.discrete:
-            policy = self._categorical(outputs, obs)
-            log_prob = policy.log_prob(batch["action"].reshape(self.action_rows))
-        else:
-            assert self.net.log_std is not None
-            policy = DiagGaussian(outputs, self.net.log_std)
-            log_prob = policy.log_prob(batch["raw_action"].reshape(-1, self.dim))
+        policy = self.actions.distribution(outputs, self.net.log_std, self._mask(obs))
+        log_prob = policy.log_prob(self.actions.rows(batch[self.actions.field]))
         advantages, returns = batch["advantages"].reshape(-1), batch["returns"].reshape(-1)
         log_ratio = log_prob - batch["log_prob"].reshape(-1)
         ratio = log_ratio.exp()
@@ -326,7 +274,7 @@ class PPO:
         }
         loss = policy_terms + config.value_coef * value_loss
         if config.expert_coef:
-            expert_loss = -policy.log_prob(obs["expert"].reshape(self.action_rows)).mean()
+            expert_loss = -policy.log_prob(self.actions.rows(obs["expert"])).mean()
             loss, figures["losses/expert"] = loss + self.expert_coef * expert_loss, expert_loss.detach()
         if self.auxiliary is not None:
             for name, term in self.auxiliary.auxiliary(obs).items():

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from powerband.algos.bounds import action_scale
+from powerband.algos.actions import action_scale
 from powerband.algos.settings import SACConfig
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
@@ -102,7 +102,7 @@ class SAC:
         self.fused = None
         plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None
         if config.can_be_fused and plain:
-            from powerband.algos.fused_sac import FusedSAC  # imports numba, which takes half a second
+            from powerband.algos.fused.sac import FusedSAC  # imports numba, which takes half a second
 
             self.fused = FusedSAC(
                 self.actor, self.critic, self.actor_adam, self.critic_adam, self.target, self.temperature.log_alpha,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerband.algos.bounds import action_scale
+from powerband.algos.actions import action_scale
 from powerband.algos.settings import TD3Config
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget

@@ -130,6 +130,10 @@ class DiagGaussian:
         """Computes actions (R, D) from standard normal numbers (R, D); differentiable."""
         return torch.addcmul(self.mean, self.log_std.exp().expand_as(self.mean), normal)
 
+    def mode(self) -> Tensor:
+        """Returns the likeliest actions (R, D), which are the means."""
+        return self.mean
+
     def log_prob(self, action: Tensor) -> Tensor:
         """Computes log-densities (R,) of actions (R, D)."""
         scaled = (action - self.mean) * torch.exp(-self.log_std)
