@@ -154,6 +154,8 @@ def test_train_takes_a_stage_and_prints_json_alone(capsys: pytest.CaptureFixture
     ("words", "parts"),
     [
         (["trian"], ["'trian'", "Did you mean 'train'", "report"]),
+        (["train"], ["powerband train RECIPE with one of", "toy", "powerband train --help"]),
+        (["show"], ["powerband show RECIPE"]),
         (["train", "toi"], ["'toi'", "Did you mean 'toy'"]),
         (["train", "toy", "thrid"], ["stage of toy", "first, second"]),
         (["train", "toy", "updat_interval=3"], ["loop.update_interval", "command line"]),

@@ -168,7 +168,7 @@ def _refuse_run_dir(resolved: ResolvedConfig, folder: Path) -> None:
 
 
 def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | None, list[str]]:
-    """Splits the recipe's name from its arguments; prints help if the arguments ask for help or name no recipe.
+    """Splits the recipe's name from its arguments; prints help if the arguments ask for it.
 
     Args:
         command: The command, such as ``train``.
@@ -177,8 +177,16 @@ def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | N
 
     Returns:
         (name of the recipe, remaining arguments); the name is None if help was printed.
+
+    Raises:
+        ConfigError: There are no arguments, or no recipe has this name.
     """
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments:
+        raise ConfigError(
+            f"powerband {command} needs a recipe. Write powerband {command} RECIPE with one of "
+            f"{', '.join([*RECIPES, *installed()])}, or powerband {command} --help."
+        )
+    if arguments[0] in ("-h", "--help"):
         print(f"powerband {command} {usage}")
         print(fields_table(RunConfig, only=COMMON_OPTIONS, title="options of every recipe"))
         print("\n".join(["", "recipes:", *recipe_lines()]))
