@@ -51,8 +51,8 @@ from soak_runs import (  # noqa: E402
 
 DISK_MIB = 1024
 """Size of the small disk. Three checkpoints of the longest run and a new one take 260 MiB."""
-TRACEBACK = r'Traceback .*\n(?!  File "<string>", line \d+, in <module>\nEOFError)'
-"""A traceback, but not that of the version check of glfw, a process that reads from the killed one."""
+TRACEBACK = r'Traceback .*\n(?!  File "<string>", line \d+, in <module>\n(?:EOFError|BrokenPipeError))'
+"""A traceback, but not that of the version check of glfw, a process that talks to the killed one."""
 WAIT_S = 600.0
 
 
