@@ -13,6 +13,7 @@ from powerband.cli.catalogue import configure
 from powerband.recipes.sketchnav.plans import episode_cache, episode_sets
 from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
 from powerband.recipes.sketchnav.plans.episodes import Episodes
+from powerband.recipes.sketchnav.plans.generation import generate_episodes
 
 
 @pytest.fixture
@@ -24,14 +25,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def generated_sets(monkeypatch: pytest.MonkeyPatch) -> list:
-    """(split, seed) of each set that is generated."""
-    calls, draw = [], episode_sets.generate_episodes
+    """(split, seed) of each set, or part of a set, that is generated."""
+    calls = []
 
-    def counted(scenes, split, seed, *rest):
+    def counted(scenes, split, seed, *rest, **more):
         calls.append((split, seed))
-        return draw(scenes, split, seed, *rest)
+        return generate_episodes(scenes, split, seed, *rest, **more)
 
-    monkeypatch.setattr(episode_sets, "generate_episodes", counted)
+    for module in (episode_sets, episode_cache):
+        monkeypatch.setattr(module, "generate_episodes", counted)
     episode_sets.read_or_generate.cache_clear()
     yield calls
     episode_sets.read_or_generate.cache_clear()
@@ -67,6 +69,28 @@ def test_another_scene_or_seed_is_drawn(folder: Path, generated_sets: list, word
     one = load_in_new_process(config_of())
     other = load_in_new_process(config_of(word))
     assert len(generated_sets) == 2 and not equal(one, other) and len(list(folder.iterdir())) == 2
+
+
+def test_a_killed_generation_continues_after_its_last_part(
+    folder: Path, generated_sets: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, parts = config_of("scenes.plans=5", "scenes.goals=2"), folder.with_name("episode-parts")
+    monkeypatch.setattr(episode_cache, "PART_PLANS", 2)
+
+    def killed(*arguments, numbers: range, **more):
+        if numbers.start == 2:
+            raise KeyboardInterrupt
+        return counted(*arguments, numbers=numbers, **more)
+
+    counted = episode_cache.generate_episodes
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(episode_cache, "generate_episodes", killed)
+        load_in_new_process(config)
+    assert len(generated_sets) == len(list(parts.iterdir())) == 1 and not folder.exists()
+    again = load_in_new_process(config)
+    assert len(generated_sets) == 3, "two of three parts were missing"
+    assert equal(again, generate_episodes(config.scenes, "train", config.episode_seed))
+    assert not list(parts.iterdir()) and equal(again, load_in_new_process(config)) and len(generated_sets) == 3
 
 
 def test_splits_are_kept_apart(folder: Path, generated_sets: list) -> None:

@@ -26,10 +26,11 @@ class EpisodeBuilder:
         scenes: Level and size of the sketches.
         split: Split of the episodes.
         seed: Seed of the sketches.
+        first: Number of the first episode, on which its sketch depends.
     """
 
-    def __init__(self, scenes: EpisodeConfig, split: Split, seed: int) -> None:
-        self.scenes, self.split, self.seed = scenes, split, seed
+    def __init__(self, scenes: EpisodeConfig, split: Split, seed: int, first: int = 0) -> None:
+        self.scenes, self.split, self.seed, self.first = scenes, split, seed, first
         self._parts: dict[str, list[Any]] = {name: [] for name in Episodes.__dataclass_fields__}
         self._cells = self._field_cells = 0
         self._way_at = [0]
@@ -60,11 +61,7 @@ class EpisodeBuilder:
         self._parts["field"].append(field.ravel())
         self._parts["field_at"].append(self._field_cells)
         self._field_cells += field.size
-        if self._field_cells > MAX_FIELD_CELLS:
-            raise ConfigError(
-                f"The {len(self._parts['field']):,} goals so far have {self._field_cells:,} cells of distances; the "
-                f"limit is {MAX_FIELD_CELLS:,}. Lower scenes.goals or scenes.plans."
-            )
+        check_distances(len(self._parts["field"]), self._field_cells)
 
     def add_episode(self, start: tuple[int, int], heading: int, path: np.ndarray) -> None:
         """Adds an episode to the last goal, and draws its sketch.
@@ -86,7 +83,7 @@ class EpisodeBuilder:
         parts["way"].append(path * CELL_UNITS + CELL_UNITS // 2)
         parts["left"].append(np.concatenate([np.cumsum(legs[::-1])[::-1], [0.0]]))
         start_m, target_m = ((np.array(cell) + 0.5) * CELL_M for cell in (start, target))
-        episode = len(parts["sketch"])
+        episode = self.first + len(parts["sketch"])
         rng = np.random.default_rng([self.seed, 1 + len(SPLITS) + SPLITS.index(self.split), episode])
         page = draw_sketch(self._plan, start_m, target_m, metres, self.scenes.level(episode), rng)
         parts["sketch"].append(downsample_page(page, self.scenes.sketch_px))
@@ -100,6 +97,19 @@ class EpisodeBuilder:
         arrays = {name: value.astype(dtypes.get(name, np.int32)) for name, value in stacked.items()}
         arrays |= {**ragged, "way": ragged["way"].astype(np.int32), "way_at": np.array(self._way_at, np.int64)}
         return Episodes(**{name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()})
+
+
+def check_distances(goals: int, cells: int) -> None:
+    """Refuses distance fields of `goals` goals with `cells` cells in total that are larger than 4 GiB.
+
+    Raises:
+        ConfigError: They are.
+    """
+    if cells > MAX_FIELD_CELLS:
+        raise ConfigError(
+            f"The {goals:,} goals so far have {cells:,} cells of distances; the limit is {MAX_FIELD_CELLS:,}. Lower "
+            f"scenes.goals or scenes.plans."
+        )
 
 
 def _cell_centre(cell: tuple[int, int]) -> tuple[int, int]:

@@ -1,11 +1,17 @@
-"""Caches generated episode sets as files in the user's cache folder, which the next start reads."""
+"""Caches generated episode sets as files in the user's cache folder, which the next start reads.
+
+A set is generated in parts, which are cached too until the set is complete. A start after a kill continues after the
+last finished part.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
-from functools import cache
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +19,21 @@ import numpy as np
 from powerband.core.machine.disk_cache import DiskCache
 from powerband.recipes.sketchnav import settings
 from powerband.recipes.sketchnav.plans import cell_codes, distance, episode_builder, episodes, generation, plan, sketch
+from powerband.recipes.sketchnav.plans.episode_builder import check_distances
 from powerband.recipes.sketchnav.plans.episodes import VERSION, Episodes
+from powerband.recipes.sketchnav.plans.generation import generate_episodes
 from powerband.recipes.sketchnav.settings import EpisodeConfig, Split
 
 MIN_CACHED_EPISODES = 400
 """Smaller sets are not cached, because they are generated within two seconds."""
-SETS = DiskCache(
-    "episodes",
-    20,
+PART_PLANS, MOST_PARTS = 25, 32
+"""Smallest number of plans of a part, which takes some seconds, and largest number of parts of a set."""
+MESSAGES = (
     "cached episodes are generated again",
     "the generated episodes are not cached",
     ", or write cache_episodes=false",
 )
+SETS, PARTS = DiskCache("episodes", 20, *MESSAGES), DiskCache("episode-parts", 2 * MOST_PARTS, *MESSAGES)
 
 
 @cache
@@ -47,18 +56,25 @@ def cache_path(scenes: EpisodeConfig, split: Split, seed: int) -> Path | None:
         split: Split of episodes.
         seed: Seed of the episodes.
     """
-    origin = [VERSION, source_digest(), asdict(scenes), split, seed]
-    return SETS.file(json.dumps(origin, sort_keys=True).encode())
+    return SETS.file(_origin(scenes, split, seed))
 
 
-def read_cached(file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> Episodes | None:
+def _origin(*values: object) -> bytes:
+    values = tuple(asdict(value) if isinstance(value, EpisodeConfig) else value for value in values)
+    return json.dumps([VERSION, source_digest(), *values], sort_keys=True).encode()
+
+
+def read_cached(
+    file: Path | None, scenes: EpisodeConfig, split: Split, seed: int, files: DiskCache = SETS
+) -> Episodes | None:
     """Reads an episode set from its cache file.
 
     Args:
-        file: Path from `cache_path`.
+        file: Path from `cache_path`; None counts as a file that does not exist.
         scenes: Expected distribution of the episodes.
         split: Expected split.
         seed: Expected seed.
+        files: Cache to which the file belongs.
 
     Returns:
         The episodes; None if there is no file and, with a warning, if the file is damaged or holds another set.
@@ -71,17 +87,44 @@ def read_cached(file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> E
             raise ValueError(f"{file} holds an episode set of other scenes, split or seed")
         return cached
 
-    return SETS.read(file, load)
+    return files.read(file, load)
 
 
-def write_cached(generated: Episodes, file: Path, scenes: EpisodeConfig, split: Split, seed: int) -> None:
-    """Writes an episode set to its cache file; a failed write leaves no incomplete file (see `DiskCache.write`).
+def generate_cached(
+    file: Path, scenes: EpisodeConfig, split: Split, seed: int, progress: Callable[[int], object]
+) -> Episodes:
+    """Generates an episode set in parts and writes it to its cache file; parts of an earlier start are read.
+
+    A failed write leaves no incomplete file (see `DiskCache.write`).
 
     Args:
-        generated: Episodes to write.
         file: Path from `cache_path`.
-        scenes: Distribution from which the episodes were generated.
+        scenes: Distribution of the episodes.
         split: Split of the episodes.
         seed: Seed of the episodes.
+        progress: Callback that receives the number of finished plans.
+
+    Raises:
+        ConfigError: A plan has no path of the required length, or all distances together are larger than 4 GiB.
     """
-    SETS.write(file, lambda part: generated.save(part, scenes, split, seed))
+    size = max(PART_PLANS, -(-scenes.plans // MOST_PARTS))
+    parts, part_files = [], []
+    for first in range(0, scenes.plans, size):
+        numbers = range(first, min(first + size, scenes.plans))
+        part_file = PARTS.file(_origin(scenes, split, seed, first, size)) if scenes.plans > size else None
+        of_part = replace(scenes, plans=len(numbers))
+        part = read_cached(part_file, of_part, split, seed, PARTS)
+        if part is None:
+            part = generate_episodes(scenes, split, seed, progress, numbers=numbers)
+            PARTS.write(part_file, partial(part.save, scenes=of_part, split=split, seed=seed))
+        progress(numbers.stop)
+        parts.append(part)
+        part_files.append(part_file)
+        check_distances(sum(len(each.field_at) for each in parts), sum(len(each.field) for each in parts))
+    generated = Episodes.join(parts)
+    SETS.write(file, partial(generated.save, scenes=scenes, split=split, seed=seed))
+    for part_file in part_files:
+        with suppress(OSError):
+            if part_file is not None:
+                part_file.unlink(missing_ok=True)
+    return generated

@@ -16,7 +16,12 @@ from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import Console, count_progress_bar
 from powerband.recipes.sketchnav.config import Config
-from powerband.recipes.sketchnav.plans.episode_cache import MIN_CACHED_EPISODES, cache_path, read_cached, write_cached
+from powerband.recipes.sketchnav.plans.episode_cache import (
+    MIN_CACHED_EPISODES,
+    cache_path,
+    generate_cached,
+    read_cached,
+)
 from powerband.recipes.sketchnav.plans.episodes import Episodes, load_episode_file
 from powerband.recipes.sketchnav.plans.file_checks import is_habitat
 from powerband.recipes.sketchnav.plans.generation import generate_episodes
@@ -125,10 +130,9 @@ def read_or_generate(scenes: EpisodeConfig, split: Split, seed: int, file: Path 
     if cached is not None:
         return cached
     with count_progress_bar(f"plans of {split}", scenes.plans, "plans") as show_progress:
-        generated = generate_episodes(scenes, split, seed, show_progress)
-    if file is not None:
-        write_cached(generated, file, scenes, split, seed)
-    return generated
+        if file is not None:
+            return generate_cached(file, scenes, split, seed, show_progress)
+        return generate_episodes(scenes, split, seed, show_progress)
 
 
 def with_user_sketches(episodes: Episodes, folder: Path) -> tuple[Episodes, Tensor]:

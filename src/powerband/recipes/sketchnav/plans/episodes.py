@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +108,16 @@ class Episodes:
             digest.update(value.contiguous().cpu().numpy())
         return digest.hexdigest()
 
+    @classmethod
+    def join(cls, parts: Sequence[Episodes]) -> Episodes:
+        """Joins the episodes of successive plans to one set."""
+        tensors = {name: [vars(part)[name] for part in parts] for name in vars(parts[0])}
+        for index, of in (("plan", "size"), ("goal", "field_at"), ("cells_at", "cells"), ("field_at", "field")):
+            tensors[index] = _shifted(tensors[index], [len(vars(part)[of]) for part in parts])
+        corners = [len(part.way) for part in parts]
+        tensors["way_at"] = [parts[0].way_at[:1], *_shifted([part.way_at[1:] for part in parts], corners)]
+        return cls(**{name: torch.cat(values) for name, values in tensors.items()})
+
     def save(self, path: Path, scenes: EpisodeConfig, split: Split, seed: int) -> None:
         """Writes a file that `load` reads. A failed write leaves no incomplete file at `path`.
 
@@ -176,3 +186,8 @@ def load_episode_file(path: Path) -> Episodes:
         return Episodes.load(path)[0]
     except ValueError as error:
         raise ConfigError(f"episode_file: {error}") from None
+
+
+def _shifted(indices: list[Tensor], sizes: list[int]) -> list[Tensor]:
+    """Adds to the indices of each part the sizes of all parts before it."""
+    return [index + sum(sizes[:number]) for number, index in enumerate(indices)]

@@ -36,8 +36,9 @@ def generate_episodes(
     seed: int,
     progress: Callable[[int], object] = lambda done: None,
     plans: Sequence[Plan] = (),
+    numbers: range | None = None,
 ) -> Episodes:
-    """Generates the episodes of a split. The level `scenes.sketch` changes only the sketches.
+    """Generates the episodes of a split, or of some of its plans. The level `scenes.sketch` changes only the sketches.
 
     Args:
         scenes: Distribution of the episodes.
@@ -45,14 +46,16 @@ def generate_episodes(
         seed: Seed, 0 or more; the same seed generates the same set.
         progress: Callback that receives the number of finished plans.
         plans: Floor plans to use; empty generates `scenes.plans` plans.
+        numbers: Numbers of the plans whose episodes are generated; None takes all. `Episodes.join` joins such parts.
 
     Raises:
         ConfigError: A plan has no path of the required length.
     """
     if split not in SPLITS:
         raise ConfigError(f"Unknown split {split!r}. Available: {', '.join(SPLITS)}.")
-    builder = EpisodeBuilder(scenes, split, seed)
-    for number in range(len(plans) or scenes.plans):
+    numbers = range(len(plans) or scenes.plans) if numbers is None else numbers
+    builder = EpisodeBuilder(scenes, split, seed, numbers.start * scenes.goals * scenes.starts)
+    for number in numbers:
         plan = plans[number] if plans else generate_numbered_plan(scenes, split, seed, number)
         free = largest_component(navigable(plan.cells))
         rng = np.random.default_rng([seed, 1 + SPLITS.index(split), number])
