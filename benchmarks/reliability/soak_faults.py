@@ -69,7 +69,9 @@ def damage(child: Child, run: Path, rng: random.Random) -> str:
 def stop_rank(child: Child, run: Path, rng: random.Random) -> str:
     """SIGSTOP to a rank: the watching process names it and ends the run."""
     members = ranks(run)
-    pid = rng.choice(members)[0] if members else child.pid
+    if not members:  # the process may be a launcher, without which ranks train on
+        return kill(child, run, rng)
+    pid = rng.choice(members)[0]
     os.kill(pid, signal.SIGSTOP)
     return _stalled(child, members, pid)
 
