@@ -174,7 +174,7 @@ def orphans(members: list[tuple[int, int | None]], seconds: float = 60.0) -> str
 
 def _stalled(child: Child, members: list[tuple[int, int | None]], pid: int) -> str:
     status, text = child.wait(END_S), child.printed()
-    if status not in STALL_ENDS or (members and f"{pid}" not in text) or "has made no progress" not in text:
+    if status not in STALL_ENDS or f"{pid}" not in text or "has made no progress" not in text:
         return f"stopped process {pid}: status {status}: {text[-400:]!r}"
     return orphans(members)
 
