@@ -39,7 +39,7 @@ try:
 except ImportError:
     print("no sitecustomize")
 else:
-    print(sitecustomize.ORIGIN, sitecustomize.__file__)
+    print(getattr(sitecustomize, "ORIGIN", "of the system"), sitecustomize.__file__)
 """
 
 
@@ -80,9 +80,10 @@ def test_every_process_has_a_record_and_an_isolated_one_is_named(tmp_path: Path)
     assert [process.command.split(" -c ")[0] for process in launched.silent()] == [f"{sys.executable} -I"]
 
 
-def test_the_hidden_sitecustomize_runs_and_a_missing_one_stays_missing(tmp_path: Path) -> None:
+def test_a_script_sees_the_sitecustomize_that_it_has_without_powerband(tmp_path: Path) -> None:
     run(tmp_path, UNCHANGED)
-    assert (tmp_path / "out.txt").read_text().strip() == "no sitecustomize"
+    plain = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=True)
+    assert (tmp_path / "out.txt").read_text() == plain.stdout  # the Python of Debian has a sitecustomize of its own
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "sitecustomize.py").write_text("ORIGIN = 'hidden'\n")
