@@ -78,7 +78,7 @@ def test_the_learner_imitates_demonstrations(kind: str) -> None:
     assert all(bool(torch.isfinite(value)) for value in figures.values())
 
 
-@pytest.mark.parametrize("kind", ["clone", "diffusion"])
+@pytest.mark.parametrize("kind", ["clone", pytest.param("diffusion", marks=pytest.mark.slow)])
 def test_a_policy_with_a_gru_acts_on_what_it_saw_before(kind: str) -> None:
     """Only the first observation of an episode says which action is right at all later steps."""
     trained, steps = learner(kind, gru=32, lr=1e-2), 6
