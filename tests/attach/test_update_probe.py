@@ -88,9 +88,9 @@ def profile_of(tmp_path: Path, *words: str) -> dict[str, Any]:
     ("words", "cause"),
     [
         (("2", "0", "0"), "small-batch"),
-        (("2048", "0", "0"), "update-bound"),
+        pytest.param(("2048", "0", "0"), "update-bound", marks=pytest.mark.slow),
         (("64", "5", "0"), "host-sync"),
-        (("64", "0", "1"), "software-rendering"),
+        pytest.param(("64", "0", "1"), "software-rendering", marks=pytest.mark.slow),
     ],
 )
 def test_the_reason_of_slow_updates_and_environments_is_found(
