@@ -64,6 +64,10 @@ def _check_message(message: str, arguments: list[str]) -> None:
     assert no_name or any(name and name in message for name in names), (arguments, message)
 
 
+def test_a_number_of_environments_takes_no_memory_before_they_exist() -> None:
+    assert check_one("metaworld", ["num_envs=1e12"]) == "accepted"  # a list of their tasks would take 8 TB
+
+
 def test_some_hundred_command_lines() -> None:
     accepted, refused = check(seed=27, count=600)
     assert accepted > 50 and refused > 300

@@ -144,10 +144,19 @@ class TaskConfig:
         Raises:
             ConfigError: `num_envs` does not divide by the number of tasks.
         """
+        each = self.envs_per_task(num_envs)
+        return [name for name in expand_task(self.task) for _ in range(each)]
+
+    def envs_per_task(self, num_envs: int) -> int:
+        """Returns how many of `num_envs` environments each task has.
+
+        Raises:
+            ConfigError: `num_envs` does not divide by the number of tasks.
+        """
         names = expand_task(self.task)
         if num_envs % len(names):
             raise ConfigError(
                 f"num_envs={num_envs} on each rank is not divisible by the {len(names)} tasks of {self.task}. "
                 f"Write num_envs={max(1, num_envs // len(names)) * len(names)}."
             )
-        return [name for name in names for _ in range(num_envs // len(names))]
+        return num_envs // len(names)
