@@ -187,7 +187,7 @@ def check(config: Config, world_size: int) -> None:
             "Write sac.normalize_obs=false; sac.obs_scale is a factor on observations."
         )
     num_envs = config.off_policy.num_envs // world_size
-    config.simulated_tasks().envs_per_task(num_envs)  # makes no list, whose length the user chooses
+    config.simulated_tasks().envs_per_task(num_envs)  # a list of all environments could fill the memory
     if config.num_workers > num_envs:
         raise ConfigError(
             f"num_workers={config.num_workers} is too large: it counts per rank, and each of {world_size} rank(s) has "
