@@ -54,8 +54,17 @@ def box_muller(bits: Tensor) -> Tensor:
 def stream_bits(keys: Tensor, counter: Tensor, count: int) -> Tensor:
     """Computes (n, count) int64 numbers with 64 random bits: draw number `counter` (0-d) of the streams `keys` (n,)."""
     stream = splitmix64_(keys + counter * GOLDEN)
-    index = torch.arange(1, count + 1, device=keys.device).mul_(GOLDEN)
+    index = torch.arange(1, count + 1, device=keys.device).mul_(GOLDEN) if keys.is_cuda else index_on_cpu(count)
     return splitmix64_(stream.unsqueeze(1) + index)
+
+
+@cache
+def index_on_cpu(count: int) -> Tensor:
+    """Computes the terms (count,) int64 of the positions within a draw; cached, because a draw has few positions.
+
+    On CUDA a cached tensor could belong to the memory of a captured graph.
+    """
+    return torch.arange(1, count + 1).mul_(GOLDEN)
 
 
 def stream_normal(keys: Tensor, counter: Tensor, count: int) -> Tensor:
