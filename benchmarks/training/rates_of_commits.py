@@ -107,8 +107,8 @@ class Run:
         return (end - begin) / (end_s - begin_s)
 
 
-def ratio_of_a_pair(sources: dict[str, str], case: str, folder: Path, core: int, seconds: float) -> float:
-    """Trains both versions at once on one core for `seconds`, and returns the ratio new / old of their rates."""
+def train_pair(sources: dict[str, str], case: str, folder: Path, core: int, seconds: float) -> dict[str, Run]:
+    """Trains both versions at once on one core, each for `seconds` after its compilation."""
     names = sources if random.random() < 0.5 else list(sources)[::-1]
     runs = {}
     for name in names:
@@ -122,6 +122,12 @@ def ratio_of_a_pair(sources: dict[str, str], case: str, folder: Path, core: int,
     for run in runs.values():
         run.process.kill()
         run.process.wait()
+    return runs
+
+
+def ratio_of_a_pair(sources: dict[str, str], case: str, folder: Path, core: int, seconds: float) -> float:
+    """Trains both versions at once on one core for `seconds`, and returns the ratio new / old of their rates."""
+    runs = train_pair(sources, case, folder, core, seconds)
     return runs["new"].rate(seconds) / runs["old"].rate(seconds)
 
 
@@ -143,7 +149,7 @@ def main() -> None:
         try:
             sources = {"old": str(folder / "old" / "src") + os.pathsep + options.packages, "new": str(ROOT / "src")}
             for case in options.cases:
-                ratio_of_a_pair(sources, case, folder, cores[0], 5.0 + options.seconds)  # compiles
+                train_pair(sources, case, folder, cores[0], options.seconds)  # compiles, into caches of both versions
             with ThreadPoolExecutor(len(cores)) as pool:
                 for case in options.cases:
                     pairs = [
