@@ -3,14 +3,15 @@
 The time of an inner span is not part of the outer span, and the time outside of all spans belongs to ``other``.
 
 The thread that trains only notes when an account begins and ends. The sampler's thread adds these events up, many at
-once. Between two spans a network evicts the caches, so each object that a span needs costs a tenth of a microsecond and
-more. With all sums in the thread that trains, the spans took twice as long in a loop of 2 milliseconds.
+once. Between two spans a network evicts the caches, so each object and each Python function that a span needs costs
+some tenths of a microsecond. For the same reason the functions of `timed` note their events without calling `enter` and
+`leave`, and the steps of an environment are counted with its events.
 """
 
 from __future__ import annotations
 
 import _thread
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
 from types import SimpleNamespace
@@ -65,17 +66,22 @@ class Clock:
 
     Attributes:
         thread: Identifier of the thread, the one that trains.
-        events: What the thread has noted and `fold` has not added up yet: a time in nanoseconds, and the account that
-            begins then or None for the end of the innermost span, in turns.
-        top: Account of the innermost open span; ``other`` outside of all.
-        stack: Of each open span, the account around it.
+        events: What the thread has noted and `fold` has not added up yet: a time in nanoseconds, and what happened, in
+            turns. That is the account that begins, or None for the end of the innermost span, or an entry of
+            `env_calls` if the span was a step of that environment.
+        note: Adds a time and what happened to `events`. One call adds both, because a signal between two calls would
+            shift all pairs.
+        top: Account of the innermost open span, among the events that were added up; ``other`` outside of all.
+        optimizer_open: Whether the span of an optimiser's step is open.
         accounts: All accounts, in the order in which they were made. Several may have one name.
         since: Time of the last event that was added up.
         env_depth: Number of open environment calls, so that nested wrappers count once.
         render_depth, render_ns: Number of open calls that draw an image of an environment, and their nanoseconds, which
             are a part of the time of the environments or of another account.
-        env_steps: Environment steps; a call of a vector environment counts all of its environments.
+        env_steps: Environment steps, among the events that were added up; a call of a vector environment counts all of
+            its environments.
         env_calls: Identity of an environment -> [its class, calls of ``step``, environments in one call].
+        env, env_id: Entry of `env_calls` of the environment that has stepped last, and its identity.
         earlier_envs: Name of a class -> environment steps and largest number of environments, of those that left
             `env_calls`.
         optimizers: Identity of an optimiser -> number of its steps.
@@ -105,15 +111,18 @@ class Clock:
         self.thread = get_ident()
         for account in self.accounts:
             account.clear()
-        self.top = self._top = self.accounts[0]
-        self.stack: list[Account] = []
+        self.top = self.accounts[0]
         self.events: list[Any] = []
+        self.note = self.events.extend
+        self.optimizer_open = False
         self._open: list[tuple[Account, int]] = []
         self._folding = _thread.allocate_lock()
         self.env_depth = self.render_depth = self.render_ns = 0
         self.env_steps = 0
         self.optimizers: dict[int, int] = {}
         self.env_calls: dict[int, list[Any]] = {}
+        self.env: list[Any] | None = None
+        self.env_id = 0
         self.earlier_envs: dict[str, tuple[int, int]] = {}
         self.previous = OTHER
         self.at_next_span: Callable[[str], None] | None = None
@@ -128,27 +137,12 @@ class Clock:
         """Returns what a copy of a timed function has in place of the clock: no thread is that of the copy."""
         return SimpleNamespace, (), {"thread": None, "env_depth": 0, "render_depth": 0}
 
-    def env_call(self, fn: Callable[..., Any], is_step: bool, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls a method of the outermost environment in a span, and counts its steps."""
-        self.env_depth = 1
-        self.enter(env_account)
-        try:
-            return fn(*args, **kwargs)
-        finally:
-            self.leave()
-            self.env_depth = 0
-            if is_step:
-                self.count_env_steps(args[0])
-
-    def count_env_steps(self, env: Any) -> None:
-        """Counts one call of ``step`` of the outermost environment."""
+    def select_env(self, env: Any) -> None:
+        """Makes `env` the environment whose steps are counted from now on."""
         calls = self.env_calls.get(id(env))
         if calls is None or calls[0] is not type(env):
             calls = self._add_env(env)
-        calls[1] += 1
-        self.env_steps += calls[2]
-        if self.marks is not None:
-            self.mark(self.marks)
+        self.env, self.env_id = calls, id(env)
 
     def _add_env(self, env: Any) -> list[Any]:
         if len(self.env_calls) >= MOST_ENVS or id(env) in self.env_calls:  # an object that is gone had this identity
@@ -164,12 +158,10 @@ class Clock:
             classes[cls.__name__] = (steps + number * size, max(largest, size))
         return classes
 
-    def count_optimizer_step(self, key: int) -> int:
-        """Counts one step of an optimiser and returns the number of its steps."""
-        steps = self.optimizers[key] = self.optimizers.get(key, 0) + 1
-        if self.marks is not None:
-            self.mark(self.marks)
-        return steps
+    def mark_env_step(self, marks: list[tuple[int, int, int]]) -> None:
+        """Adds a mark of the progress, right after an environment step."""
+        self.fold()
+        self.mark(marks)
 
     def mark(self, marks: list[tuple[int, int, int]]) -> None:
         """Adds a mark of the progress, right after an optimiser step or an environment step.
@@ -199,21 +191,19 @@ class Clock:
 
     def enter(self, account: Account) -> None:
         """Opens a span of an account."""
-        call = self.at_next_span
-        if call is not None:
-            self.at_next_span = None
-            call(account.name)
-        self.stack.append(self.top)
-        self.top = account
-        self.events.extend((perf_counter_ns(), account))  # at once: a signal between two appends would shift all pairs
+        if self.at_next_span is not None:
+            self.announce(account)
+        self.note((perf_counter_ns(), account))
 
     def leave(self) -> None:
         """Closes the innermost span."""
-        now = perf_counter_ns()
-        stack = self.stack
-        if stack:  # otherwise `restart` has discarded the span: the process was forked inside of it
-            self.events.extend((now, None))
-            self.top = stack.pop()
+        self.note((perf_counter_ns(), None))
+
+    def announce(self, account: Account) -> None:
+        """Calls the function `at_next_span`, once."""
+        call, self.at_next_span = self.at_next_span, None
+        if call is not None:
+            call(account.name)
 
     def fold(self) -> None:
         """Adds up the events that the thread has noted. Any thread may call it."""
@@ -227,17 +217,20 @@ class Clock:
             self._folding.release()
 
     def _add_up(self, events: list[Any]) -> None:
-        top, since, opened = self._top, self.since, self._open
+        top, since, opened = self.top, self.since, self._open
         pairs = iter(events)
         for now in pairs:
-            account = next(pairs)
+            event = next(pairs)
             top.ns += now - since
             since = now
-            if account is not None:
+            if isinstance(event, Account):
                 opened.append((top, now))
-                top = account
+                top = event
                 continue
-            if not opened:  # an interrupt has kept the start of the span from being noted
+            if event is not None:
+                event[1] += 1
+                self.env_steps += event[2]
+            if not opened:  # an interrupt kept the start from being noted, or the process was forked inside of the span
                 continue
             duration = now - opened[-1][1]
             top.bins[(duration * duration).bit_length()] += 1
@@ -250,7 +243,7 @@ class Clock:
                 if len(recorded) >= SPANS:
                     self.recorded, self.trace = None, recorded
             top, _ = opened.pop()
-        self._top, self.since = top, since
+        self.top, self.since = top, since
 
     def spent_ns(self, name: str) -> int:
         """Returns the nanoseconds of an account up to the last event."""
@@ -265,7 +258,7 @@ class Clock:
     def read(self) -> dict[str, Any]:
         """Returns the times since `restart`, as JSON values. The open span counts up to now."""
         self.fold()
-        top, now = self._top, perf_counter_ns()
+        top, now = self.top, perf_counter_ns()
         ns: dict[str, int] = {}
         bins: dict[str, dict[int, int]] = {}
         worst: dict[str, int] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from threading import get_ident
+from time import perf_counter_ns
 from types import ModuleType
 from typing import Any
 
@@ -45,21 +46,28 @@ _optimizer = clock.account("optimizer")
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> Any:
     if get_ident() == clock.thread:
-        if clock.top is _optimizer:  # the last step ended with an error, so no hook has closed it
+        if clock.optimizer_open:  # the last step ended with an error, so no hook has closed its span
             clock.leave()
-        clock.enter(_optimizer)
+        clock.optimizer_open = True
+        if clock.at_next_span is not None:
+            clock.announce(_optimizer)
+        clock.note((perf_counter_ns(), _optimizer))
         if update_probe.asked:
             return update_probe.marked_closure(args, kwargs)
     return None
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    if clock.top is _optimizer and get_ident() == clock.thread:
-        clock.leave()
+    if clock.optimizer_open and get_ident() == clock.thread:
+        clock.optimizer_open = False
+        clock.note((perf_counter_ns(), None))
         key = id(optimizer)
-        if key not in clock.optimizers:
+        steps = clock.optimizers[key] = clock.optimizers.get(key, 0) + 1
+        if clock.marks is not None:
+            clock.mark(clock.marks)
+        if steps == 1:
             _describe(optimizer)
-        if clock.count_optimizer_step(key) == RECORD_AFTER:
+        if steps == RECORD_AFTER:
             clock.record_spans()
         if update_probe.asked:
             update_probe.after_step()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from threading import get_ident
+from time import perf_counter_ns
 from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakSet
@@ -42,11 +43,13 @@ def timed(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if get_ident() != clock.thread:
             return fn(*args, **kwargs)
-        clock.enter(account)
+        if clock.at_next_span is not None:
+            clock.announce(account)
+        clock.note((perf_counter_ns(), account))
         try:
             return fn(*args, **kwargs)
         finally:
-            clock.leave()
+            clock.note((perf_counter_ns(), None))
 
     return like(fn, call)
 
@@ -64,14 +67,18 @@ def timed_env_call(fn: FunctionType, name: str) -> Callable[..., Any]:
             if clock.env_depth or get_ident() != clock.thread:
                 return fn(env, action)
             clock.env_depth = 1
-            clock.enter(env_account)
+            if clock.at_next_span is not None:
+                clock.announce(env_account)
+            clock.note((perf_counter_ns(), env_account))
             try:
                 return fn(env, action)
             finally:
-                clock.leave()
+                if is_step and clock.env_id != id(env):
+                    clock.select_env(env)
+                clock.note((perf_counter_ns(), clock.env if is_step else None))
                 clock.env_depth = 0
-                if is_step:
-                    clock.count_env_steps(env)
+                if is_step and clock.marks is not None:
+                    clock.mark_env_step(clock.marks)
 
         # A caller may pass the action by its name.
         call.__code__ = call.__code__.replace(co_varnames=fn.__code__.co_varnames[:2])
@@ -81,14 +88,24 @@ def timed_env_call(fn: FunctionType, name: str) -> Callable[..., Any]:
     def call_with_any(*args: Any, **kwargs: Any) -> Any:
         if clock.env_depth or get_ident() != clock.thread:
             return fn(*args, **kwargs)
-        return clock.env_call(fn, is_step, args, kwargs)
+        clock.env_depth = 1
+        clock.enter(env_account)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            if is_step and clock.env_id != id(args[0]):
+                clock.select_env(args[0])
+            clock.note((perf_counter_ns(), clock.env if is_step else None))
+            clock.env_depth = 0
+            if is_step and clock.marks is not None:
+                clock.mark_env_step(clock.marks)
 
     return like(fn, call_with_any)
 
 
 def _takes_two(code: CodeType) -> bool:
     """Returns whether a method takes one argument, by position or by name, whose name no other variable has."""
-    free = {"clock", "env_account", "fn", "get_ident", "is_step"}
+    free = {"clock", "env_account", "fn", "get_ident", "is_step", "perf_counter_ns"}
     return (
         code.co_argcount == 2
         and not (code.co_posonlyargcount or code.co_kwonlyargcount or code.co_flags & VARIABLE_ARGUMENTS)
