@@ -151,7 +151,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("unit", ["env_steps", "updates"])
+@pytest.mark.parametrize("unit", ["env_steps", pytest.param("updates", marks=pytest.mark.slow)])
 def test_a_run_ends_after_its_work(tmp_path: Path, unit: str) -> None:
     (tmp_path / "train.py").write_text(STEPPING if unit == "env_steps" else WAITING)
     run = timed_run([sys.executable, "train.py", "own"], tmp_path, None, Work(unit, 8, 40, 1.0), 1.0)

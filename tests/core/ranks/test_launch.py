@@ -84,7 +84,7 @@ def test_a_rank_that_fails_ends_the_others_and_determines_the_status(
     assert "rank 1" in error and message in error and "Traceback" not in error
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_reaches_the_ranks_so_that_they_save(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "wait")
     deadline = time.monotonic() + 100

@@ -70,7 +70,7 @@ for number in range(100_000):
 """
 
 
-@pytest.mark.parametrize("after", [3, 20])
+@pytest.mark.parametrize("after", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_kill_loses_no_finished_episode(tmp_path: Path, after: int) -> None:
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     finished = -1

@@ -48,7 +48,9 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("rule", ["fixed", "constant-reuse", pytest.param("sqrt-lr", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "rule", ["fixed", *(pytest.param(name, marks=pytest.mark.slow) for name in ("constant-reuse", "sqrt-lr"))]
+)
 @pytest.mark.parametrize("world", WORLDS)
 def test_chosen_setting_is_close_to_the_best_of_all_settings(tuned, world: str, rule: str) -> None:
     result = tuned(WORLDS[world], learning=rule)

@@ -170,11 +170,16 @@ def test_a_guide_without_claims_has_none() -> None:
     assert result.verdicts == [] and "0 claims: 0." in result.markdown
 
 
-def test_a_large_guide_is_refused_and_the_largest_is_read(tmp_path: Path) -> None:
+def test_a_large_guide_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "guide.md"
     path.write_bytes(b"x" * 10 * 2**20)
     with pytest.raises(ConfigError, match=r"10.0 MiB; a guide has at most 2 MiB"):
         read_guide(path)
+
+
+@pytest.mark.slow
+def test_the_largest_guide_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "guide.md"
     path.write_text(GUIDE * (MAX_BYTES // len(GUIDE)))
     text = read_guide(path)
     assert len(blocks_of(text.splitlines())) > 10_000
