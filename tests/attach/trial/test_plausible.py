@@ -10,7 +10,7 @@ import pytest
 from powerband.attach.findings import _advice
 from powerband.attach.process_times import Line, ProcessTimes
 from powerband.attach.records import Record
-from powerband.attach.trial import plausible
+from powerband.attach.trial import plausible, rehearsal
 from powerband.attach.trial.observed import Loader, Observed, observed
 from powerband.attach.trial.plausible import plausible_changes
 from powerband.attach.trial.predict import async_gain, cadence_gain, persistent_gain, sync_gain, workers_gain
@@ -84,17 +84,29 @@ def test_changes_of_workers_that_exist() -> None:
     assert ("pin_memory", True) in names(on_gpu) and ("pin_memory", True) not in found
 
 
-def test_vector_environments() -> None:
+def test_vector_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(rehearsal, "async_step_s", lambda *figures: asked.append(figures))  # None: it fails
     site = {"what": "SyncVectorEnv", "name": "SyncVectorEnv", "where": "/w.py:3", "value": None, "switches": {}}
     sync = seen(seconds={"env": 9.0}, thread_s=1.0, env_calls=100, num_envs=4, sites=[site])
     assert names(sync) == [("vector_env", "async")]
-    assert async_gain(sync) == pytest.approx(10 / (1 + 9 / 4 + 0.08) - 1)
+    assert asked == [(4, pytest.approx(9 / 400), 0.0)]
+    assert async_gain(sync, lambda *_: None) == pytest.approx(10 / (1 + 9 / 4 + 0.08) - 1)
+    assert async_gain(sync, lambda *_: 0.03) == pytest.approx(10 / (1 + 3) - 1)
     computing = dataclasses.replace(sync, thread_s=10.0)
-    assert async_gain(computing) == pytest.approx(10 / (1 + 9 / 2 + 0.08) - 1)
+    assert async_gain(computing, lambda *_: None) == pytest.approx(10 / (1 + 9 / 2 + 0.08) - 1)
     assert names(dataclasses.replace(sync, num_envs=1)) == []
     parallel = {**site, "what": "AsyncVectorEnv", "name": "AsyncVectorEnv"}
     fast = seen(seconds={"env_wait": 9.0}, env_calls=1000, num_envs=4, sites=[parallel], workers_env_s=1.0)
     assert names(fast) == [("vector_env", "sync")] and sync_gain(fast) == pytest.approx(4.0)
+
+
+def test_environments_in_processes_are_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gymnasium")
+    step_s = rehearsal.async_step_s(10, 0.02, 0.0)
+    assert step_s is not None and 0.02 <= step_s < 0.15, "one after another, they would take 0.2 s"
+    monkeypatch.setattr(rehearsal.sys, "executable", "/nonexistent/python")
+    assert rehearsal.async_step_s(10, 0.02, 0.0) is None
 
 
 def test_threads_and_optimisers() -> None:
@@ -128,7 +140,10 @@ def test_output(tmp_path: Any) -> None:
     logging = dataclasses.replace(found, sites=[site], logger_share=0.4)
     assert names(logging) == [("log_every", 10), ("save_every", 10)]
     held_up = dataclasses.replace(logging, logger_share=0.8)
-    assert [change.predicted for change in plausible_changes(held_up, False)][0] == pytest.approx(1 / 0.28 - 1)
+    log, save = plausible_changes(held_up, False)
+    assert log.predicted == pytest.approx(1 / 0.28 - 1)
+    assert save.predicted is None and save.at_most == pytest.approx(1 / 0.8 - 1), "the logger's thread may be the limit"
+    assert all(change.predicted is not None for change in plausible_changes(logging, False))
     assert cadence_gain(0.5, 10) == pytest.approx(1 / 0.55 - 1)
     assert names(seen(lines=[Line("other", f"{script}:2", "", "", 4.0)])) == [("print_every", 10)]
     assert names(seen(lines=[Line("other", "", "", "/s/site-packages/tqdm/std.py:9", 4.0)])) == [("tqdm", 10)]

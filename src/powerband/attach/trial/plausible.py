@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable
 
 from powerband.attach.findings import short_path
-from powerband.attach.trial import permanent, predict
+from powerband.attach.trial import permanent, predict, rehearsal
 from powerband.attach.trial.change import Change, variables_of_threads
 from powerband.attach.trial.observed import Loader, Observed
 
@@ -95,7 +95,7 @@ def _vector_envs(seen: Observed) -> list[Change]:
         return []
     parallel = any(site["name"] == "AsyncVectorEnv" for site in sites)
     mode = "sync" if parallel else "async"
-    gain = predict.sync_gain(seen) if parallel else predict.async_gain(seen)
+    gain = predict.sync_gain(seen) if parallel else predict.async_gain(seen, rehearsal.async_step_s)
     text = f"vector environment: {'one process for all environments' if parallel else 'one process per environment'}"
     at_most = predict.bound(seen.share("env", "env_wait"))
     where = tuple(dict.fromkeys(site["where"] for site in sites))
@@ -172,7 +172,10 @@ def _output(seen: Observed) -> list[Change]:
         lines = [line for line in seen.lines if line.account == account and line.where]
         if lines and seen.share(account) >= LEAST and (account == "save" or seen.sites_of(*LOGGERS)):
             share = seen.logger_share if account == "log" else seen.share(account)
-            found.append(_cadence(name, account, share, lines[0].where))
+            change = _cadence(name, account, share, lines[0].where)
+            if account == "save" and seen.logger_share - seen.share("log") >= LEAST:
+                change = change.with_prediction(None)  # the loop may wait for the thread of the logger in any case
+            found.append(change)
     printing = [line for line in seen.lines if line.where and PRINT in _text(line.where)]
     share = sum(line.seconds for line in printing) / seen.wall_s
     if share >= LEAST:

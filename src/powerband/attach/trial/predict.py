@@ -5,12 +5,17 @@ A gain is a share of the rate: 0.5 means that the script makes 1.5 times as many
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from powerband.attach.trial.observed import Loader, Observed
+
+AsyncStep = Callable[[int, float, float], float | None]
 
 TRANSPORT_S = 0.0005
 """Seconds in which the training thread receives a batch from a worker."""
 CALL_S = 0.0002
-"""Seconds per environment and call in which the training thread sends an action and receives an observation."""
+"""Seconds per environment and call in which the training thread sends an action and receives an observation, where
+they cannot be measured."""
 
 
 def gain_of(before_s: float, after_s: float) -> float:
@@ -43,14 +48,21 @@ def persistent_gain(seen: Observed, loader: Loader) -> float:
     return gain_of(seen.wall_s, seen.wall_s - loader.start_s)
 
 
-def async_gain(seen: Observed) -> float:
-    """Predicts the gain of one process per environment, from environments that step one after another."""
+def async_gain(seen: Observed, async_step_s: AsyncStep) -> float:
+    """Predicts the gain of one process per environment, from environments that step one after another.
+
+    Args:
+        seen: Figures of the first profile.
+        async_step_s: Measures a step of environments in processes; see `rehearsal.async_step_s`.
+    """
     env_s = seen.seconds.get("env", 0.0)
     calls = max(1, seen.env_calls)
+    steps = calls * seen.num_envs
     processor_s = seen.processor_s(env_s)
-    stepping_s = max(env_s / seen.num_envs, processor_s / seen.cores)
-    after_s = seen.wall_s - env_s + stepping_s + calls * seen.num_envs * CALL_S
-    return gain_of(seen.wall_s, after_s)
+    step_s = async_step_s(seen.num_envs, (env_s - processor_s) / steps, processor_s / steps)
+    if step_s is None:
+        step_s = max(env_s / seen.num_envs, processor_s / seen.cores) / calls + seen.num_envs * CALL_S
+    return gain_of(seen.wall_s, seen.wall_s - env_s + calls * step_s)
 
 
 def sync_gain(seen: Observed) -> float:

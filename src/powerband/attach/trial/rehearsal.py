@@ -1,0 +1,75 @@
+"""Rehearsal: measures how long a step of Gymnasium's `AsyncVectorEnv` takes on this machine.
+
+Its environments wait and compute for as long as those of the script. What a message and a change of processes cost
+depends on the machine: between two processors the cost per environment differed by a factor of ten.
+
+The file is also the script that measures.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+
+MEASURE_S, LEAST_STEPS = 1.0, 5
+"""Duration of a measurement in seconds, and the number of steps that it has at least."""
+MOST_PROCESSES = 64
+"""Largest number of processes. More environments take longer in proportion."""
+START_S = 30.0
+"""Longest time in seconds for the start and the end of the processes."""
+
+
+def async_step_s(num_envs: int, wait_s: float, compute_s: float) -> float | None:
+    """Measures the seconds of a step of `num_envs` environments in parallel; None if that fails.
+
+    Args:
+        num_envs: Number of environments, one process each.
+        wait_s, compute_s: Seconds in which a step of one environment waits and computes.
+    """
+    limit_s = START_S + 2 * MEASURE_S + (LEAST_STEPS + 1) * num_envs * (wait_s + compute_s)
+    command = [sys.executable, "-P", __file__, str(num_envs), repr(wait_s), repr(compute_s)]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True)
+        return float(ended.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def main(num_envs: int, wait_s: float, compute_s: float) -> float:
+    """Returns the mean of the seconds of a step; see `async_step_s`."""
+    import gymnasium
+    import numpy as np
+
+    class Environment(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1, 1, (8,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+            return np.zeros(8, np.float32), {}
+
+        def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
+            if wait_s:
+                time.sleep(wait_s)
+            end = time.thread_time() + compute_s
+            while time.thread_time() < end:
+                pass
+            return np.zeros(8, np.float32), 0.0, False, False, {}
+
+    count = min(num_envs, MOST_PROCESSES)
+    envs = gymnasium.vector.AsyncVectorEnv([Environment] * count)
+    envs.reset(seed=0)
+    actions = np.zeros(count, np.int64)
+    times: list[float] = []
+    began = time.perf_counter()
+    while time.perf_counter() - began < MEASURE_S or len(times) <= LEAST_STEPS:
+        started = time.perf_counter()
+        envs.step(actions)
+        times.append(time.perf_counter() - started)
+    envs.close()
+    return statistics.fmean(times[1:]) * num_envs / count
+
+
+if __name__ == "__main__":
+    print(main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))
