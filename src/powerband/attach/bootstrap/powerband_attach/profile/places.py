@@ -142,8 +142,9 @@ def place_of(frame: FrameType) -> Place:
         if first and function.user_or_framework and _on_gpu() and SYNCHRONISATIONS.search(_text(current)):
             account = "h2d"
         first = False
-        if not account and not _calls_other_code(function, bool(functions), line_code is not None):
-            account = function.account
+        if not account and function.account:
+            if not _calls_other_code(function, bool(functions), line_code is not None):
+                account = function.account
         if function.evaluates:
             evaluations.append(function)
         if function.torch and torch != "module":

@@ -1,8 +1,8 @@
 """Sampler: a thread that looks at the stack of the training thread up to 50 times per second, and writes the record.
 
-A look takes a few microseconds, but its thread must be woken. On a busy core this costs the training thread 0.1 to
-0.4 ms, because it loses the core and its caches. After some seconds with spans, and while the thread hardly works,
-looks are therefore rarer, and each sample counts for the longer time.
+A look costs 0.1 to 0.4 ms: the walk over a deep stack takes a tenth of a millisecond, and the training thread loses the
+core and its caches. After some seconds with spans, and while the thread hardly works, looks are therefore rarer, and
+each sample counts for the longer time.
 
 A sample of time inside of a span says which lines of the user's code it belongs to. A sample outside of all spans also
 gets an account; `callers` says how. If that needs the next span, the training thread notes its own stack when the span
@@ -25,7 +25,7 @@ from powerband_attach.profile.places import Place, place_of
 from powerband_attach.profile.update_probe import update_probe
 from powerband_attach.safely import safely
 
-SAMPLE_S, EARLY_S, LATER_S = 0.02, 3.0, 0.06
+SAMPLE_S, EARLY_S, LATER_S = 0.02, 3.0, 0.1
 """Seconds between two samples, and between two later ones: `EARLY_S` after the first span there are some hundred
 samples, and the spans measure most of the time."""
 IDLE_SHARE, IDLE_S, WITHOUT_SPANS_S = 0.1, 0.1, 0.5
@@ -33,9 +33,12 @@ IDLE_SHARE, IDLE_S, WITHOUT_SPANS_S = 0.1, 0.1, 0.5
 idle thread without any span, such as the process that starts the workers of `multiprocessing`."""
 WRITE_S, LATE_WRITE_S, LATE_S = 0.5, 5.0, 900.0
 """Seconds between two lines of the record; a longer time after the process has run for `LATE_S`."""
-NEW_CLASSES_S, QUESTIONS_S = 0.1, 0.2
-"""Seconds between two searches for new environment classes, and between two looks whether the launcher asks for
-something. Each look at a file releases the interpreter, and the thread that trains must give it back."""
+NEW_CLASSES_S, LATE_CLASSES_S, LATE_CLASSES_AFTER_S = 0.1, 1.0, 10.0
+"""Seconds between two searches for new environment classes, and between two later ones without a new module, after the
+process has run for `LATE_CLASSES_AFTER_S`."""
+QUESTIONS_S = 0.5
+"""Seconds between two looks whether the launcher asks for something. Each look at a file releases the interpreter, and
+the thread that trains must give it back."""
 TRACE_S = 1.0
 """Longest recording of spans in seconds."""
 MOST_PENDING = 250
@@ -125,11 +128,12 @@ class Sampler:
     def _run(self) -> None:
         self._thread = _thread.get_native_id()
         searched = asked = looked = time.monotonic()
+        modules = 0
         wait_s, used_s = SAMPLE_S, _used_s()
         while not self._wake.acquire(True, wait_s):
             now = time.monotonic()
-            if now - searched >= NEW_CLASSES_S:
-                searched = now
+            if now - searched >= self._classes_s(now, new_modules=modules != len(sys.modules)):
+                searched, modules = now, len(sys.modules)
                 safely(environments.wrap_new_classes)()
                 rendering.name_renderer()
             if now - asked >= QUESTIONS_S:
@@ -143,6 +147,11 @@ class Sampler:
             if now - self._written >= (WRITE_S if now - self._began < LATE_S else LATE_WRITE_S):
                 self.write()
         self._ended.release()
+
+    def _classes_s(self, now: float, new_modules: bool) -> float:
+        """Returns the seconds between two searches for new environment classes."""
+        late = now - self._began > LATE_CLASSES_AFTER_S and not new_modules
+        return LATE_CLASSES_S if late else NEW_CLASSES_S
 
     def _wait_s(self, now: float, idle: bool) -> float:
         """Returns the seconds until the next sample, a multiple of `SAMPLE_S`."""
