@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import resource
+import sys
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,6 +32,25 @@ def test_shared_memory(monkeypatch: pytest.MonkeyPatch, total: int, free: int, s
     monkeypatch.setattr(os, "statvfs", lambda path: statvfs(total, free))
     row = host.shm_row()
     assert row.status == status and advice in row.advice and row.metrics["total_mib"] == total / 2**20
+
+
+@pytest.mark.parametrize("unset", [True, False])
+def test_missing_bytecode_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unset: bool) -> None:
+    """Sources of four megabytes take more than half a second to compile."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", not unset)
+    modules = []
+    for number in range(40):
+        source = tmp_path / f"part{number}.py"
+        source.write_text("def double(number):\n    return [number, number + 1, {number: 2 * number}]\n\n\n" * 1200)
+        cache = importlib.util.cache_from_source(str(source))
+        modules.append(SimpleNamespace(__file__=str(source), __spec__=SimpleNamespace(cached=cache)))
+    row = host.bytecode_row([*modules, SimpleNamespace(__file__=None, __spec__=None)])
+    assert row.status == "warn" and row.metrics["without"] == row.metrics["modules"] == 40
+    assert ("PYTHONDONTWRITEBYTECODE" in row.advice) == (not unset) and "compileall" in row.advice
+    for module in modules:
+        Path(module.__spec__.cached).parent.mkdir(exist_ok=True)
+        Path(module.__spec__.cached).touch()
+    assert host.bytecode_row(modules).message == "stored for 40 of 40 imported modules"
 
 
 def test_missing_shared_memory_warns() -> None:

@@ -1,13 +1,18 @@
-"""Section host of ``powerband doctor``: checks cores, threads, shared memory, files, disk, memory and versions."""
+"""Section host of ``powerband doctor``: checks cores, threads, bytecode, memory, files, disk and versions."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
+import sys
+import sysconfig
 import tempfile
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 
 from powerband.core.machine.device import CGROUP, affinity_cores, cpu_quota
 from powerband.doctor.check_result import CheckResult, fail, ok, warn
@@ -20,13 +25,16 @@ LOW_OPEN_FILES = 4096
 LOW_DISK_GIB = 5.0
 SLOW_FSYNC_MS = 100.0
 LOW_MEMORY_GIB = 4.0
+COMPILED_BYTES, SLOW_START_S = 2**20, 0.5
+"""Size of the sources that are compiled to estimate the time of all, and the estimate in seconds that is too long."""
 
 
 def checks(context: CheckContext) -> list[Check]:
-    """Returns the checks of this section: cores, threads, shared memory, open files, disk, memory and versions."""
+    """Returns the checks of this section, in the order of the table."""
     return [
         ("cores", cores_row),
         ("threads", threads_row),
+        ("bytecode", bytecode_row),
         ("/dev/shm", shm_row),
         ("open files", files_row),
         ("disk", lambda: disk_row(context.run_folder)),
@@ -91,6 +99,55 @@ def threads_row() -> CheckResult:
 def _numba_threads() -> int:
     setting = os.environ.get("NUMBA_NUM_THREADS", "")
     return int(setting) if setting.isdigit() else affinity_cores()
+
+
+def bytecode_row(modules: Iterable[ModuleType] | None = None) -> CheckResult:
+    """Checks whether Python stores the bytecode of imported modules, or each process compiles their sources again.
+
+    Args:
+        modules: Modules to check; None takes those that this process has imported, among them torch.
+    """
+    if modules is None:
+        import torch  # noqa: F401 (the largest package of a training process)
+
+        modules = list(sys.modules.values())
+    paths = dict(pair for module in modules if (pair := _source_and_cache(module)))
+    missing = [path for path, cache in paths.items() if not os.path.exists(cache)]
+    text = f"stored for {len(paths) - len(missing)} of {len(paths)} imported modules"
+    seconds = _compilation_s(missing)
+    metrics = {"modules": len(paths), "without": len(missing), "compilation_s": round(seconds, 2)}
+    if seconds < SLOW_START_S:
+        return ok("bytecode", text, **metrics)
+    why = (
+        "PYTHONDONTWRITEBYTECODE is set: unset it, or"
+        if sys.dont_write_bytecode
+        else "If a second run of doctor says the same, the packages are in a folder that you cannot write to:"
+    )
+    return warn(
+        "bytecode",
+        f"{text}; compiling the others takes about {seconds:.1f} s in each process",
+        f"{why} run python -m compileall -q {shlex.quote(sysconfig.get_path('purelib'))} once.",
+        **metrics,
+    )
+
+
+def _source_and_cache(module: ModuleType) -> tuple[str, str] | None:
+    """Returns the paths of a module's source and of its bytecode; None for a module without one of them."""
+    source, cache = getattr(module, "__file__", None), getattr(getattr(module, "__spec__", None), "cached", None)
+    return (source, cache) if isinstance(source, str) and isinstance(cache, str) else None
+
+
+def _compilation_s(paths: Sequence[str]) -> float:
+    """Estimates the processor seconds that Python needs to compile source files, from some of them."""
+    sizes = {path: os.path.getsize(path) for path in paths if os.path.exists(path)}
+    done, started = 0, time.thread_time()
+    for path, size in sizes.items():
+        if done >= COMPILED_BYTES:
+            break
+        compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+        done += size
+    seconds = time.thread_time() - started
+    return seconds * sum(sizes.values()) / done if done else 0.0
 
 
 def shm_row(path: str = "/dev/shm") -> CheckResult:
