@@ -37,7 +37,7 @@ def async_step_s(num_envs: int, wait_s: float, compute_s: float) -> float | None
         return None
 
 
-def main(num_envs: int, wait_s: float, compute_s: float) -> float:
+def measured_step_s(num_envs: int, wait_s: float, compute_s: float) -> float:
     """Returns the mean of the seconds of a step; see `async_step_s`."""
     import gymnasium
     import numpy as np
@@ -72,4 +72,4 @@ def main(num_envs: int, wait_s: float, compute_s: float) -> float:
 
 
 if __name__ == "__main__":
-    print(main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))
+    print(measured_step_s(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))

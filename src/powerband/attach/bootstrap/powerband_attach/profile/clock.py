@@ -81,7 +81,7 @@ class Clock:
         env_steps: Environment steps, among the events that were added up; a call of a vector environment counts all of
             its environments.
         env_calls: Identity of an environment -> [its class, calls of ``step``, environments in one call].
-        env, env_id: Entry of `env_calls` of the environment that has stepped last, and its identity.
+        env_entry, env_id: Entry of `env_calls` of the environment that has stepped last, and its identity.
         earlier_envs: Name of a class -> environment steps and largest number of environments, of those that left
             `env_calls`.
         optimizers: Identity of an optimiser -> number of its steps.
@@ -121,7 +121,7 @@ class Clock:
         self.env_steps = 0
         self.optimizers: dict[int, int] = {}
         self.env_calls: dict[int, list[Any]] = {}
-        self.env: list[Any] | None = None
+        self.env_entry: list[Any] | None = None
         self.env_id = 0
         self.earlier_envs: dict[str, tuple[int, int]] = {}
         self.previous = OTHER
@@ -142,7 +142,7 @@ class Clock:
         calls = self.env_calls.get(id(env))
         if calls is None or calls[0] is not type(env):
             calls = self._add_env(env)
-        self.env, self.env_id = calls, id(env)
+        self.env_entry, self.env_id = calls, id(env)
 
     def _add_env(self, env: Any) -> list[Any]:
         if len(self.env_calls) >= MOST_ENVS or id(env) in self.env_calls:  # an object that is gone had this identity

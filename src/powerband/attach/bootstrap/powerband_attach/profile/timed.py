@@ -75,7 +75,7 @@ def timed_env_call(fn: FunctionType, name: str) -> Callable[..., Any]:
             finally:
                 if is_step and clock.env_id != id(env):
                     clock.select_env(env)
-                clock.note((perf_counter_ns(), clock.env if is_step else None))
+                clock.note((perf_counter_ns(), clock.env_entry if is_step else None))
                 clock.env_depth = 0
                 if is_step and clock.marks is not None:
                     clock.mark_env_step(clock.marks)
@@ -95,7 +95,7 @@ def timed_env_call(fn: FunctionType, name: str) -> Callable[..., Any]:
         finally:
             if is_step and clock.env_id != id(args[0]):
                 clock.select_env(args[0])
-            clock.note((perf_counter_ns(), clock.env if is_step else None))
+            clock.note((perf_counter_ns(), clock.env_entry if is_step else None))
             clock.env_depth = 0
             if is_step and clock.marks is not None:
                 clock.mark_env_step(clock.marks)
