@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.machine.device import host_facts
+from powerband.recipes.metaworld.env.tasks import MT10_TASKS
 from powerband.report.sections.curves import read_metrics
 from powerband.results.published import row_label
 
@@ -100,6 +101,27 @@ def navigation(algo: str, sketch: str, *options: str) -> Case:
     return Case(arguments, (*NAVIGATION_EVALUATION, *policies), ("success", "spl", "soft_spl"))
 
 
+def team(algo: str, *options: str) -> Case:
+    """Team of UAVs, evaluated on 100 held-out missions."""
+    arguments = ("uav", "variant=fast", f"algo={algo}", "gpus=none", "threads=1", *options)
+    metrics = ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end")
+    return Case(arguments, ("missions=100", "video=false"), metrics)
+
+
+def expert(task: str) -> Case:
+    """Expert of one task of Meta-World with the published number of steps, evaluated on the 50 goals."""
+    arguments = (
+        "metaworld",
+        "expert",
+        "variant=cpu",
+        f"task={task}",
+        "num_workers=1",
+        "project=runs/learning/metaworld",
+    )
+    policies = "policies=policy,random,scripted"
+    return Case(arguments, ("episodes=100", policies, "video=false"), ("success", "return"))
+
+
 ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
 """Arguments of the cases of libero. Record their demonstrations first:
 
@@ -128,14 +150,9 @@ CASES = {
         ("decided_won",),
     ),
     "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
-    **{
-        f"uav-{algo}": Case(
-            ("uav", "variant=fast", f"algo={algo}", "gpus=none", "threads=1"),
-            ("missions=100", "video=false"),
-            ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end"),
-        )
-        for algo in ("coma", "iac")
-    },
+    **{f"uav-{algo}": team(algo) for algo in ("coma", "iac")},
+    **{f"uav-{algo}-8": team(algo, "n_agents=8") for algo in ("coma", "iac")},
+    **{f"metaworld-{task}": expert(task) for task in MT10_TASKS},
     **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
     "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),
     "sketchnav-reward-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *REWARD, "net.align_page=true"),
