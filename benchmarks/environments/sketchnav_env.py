@@ -43,8 +43,8 @@ from powerband.core.machine.device import host_facts  # noqa: E402
 from powerband.doctor.stopwatch import synchronize  # noqa: E402
 from powerband.recipes.sketchnav.env.env import SketchNavEnv  # noqa: E402
 from powerband.recipes.sketchnav.mujoco.scene import MujocoRenderer  # noqa: E402
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, EpisodeConfig, Episodes  # noqa: E402
-from powerband.recipes.sketchnav.plans.generation import generate_episodes  # noqa: E402
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, EpisodeConfig, Episodes  # noqa: E402
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes  # noqa: E402
 from recipes.sketchnav.env import reference  # noqa: E402
 
 ROWS = 128

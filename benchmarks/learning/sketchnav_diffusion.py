@@ -23,7 +23,7 @@ from powerband.data.types import EnvSpec
 from powerband.recipes.sketchnav import RECIPE
 from powerband.recipes.sketchnav.evaluation.evaluate import run_episodes, summary
 from powerband.recipes.sketchnav.learners import build_learner
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 from powerband.recipes.sketchnav.policies import NavigationLearner, named_policy
 
 STEPS, ROWS = (4, 10, 20), (1, 32)

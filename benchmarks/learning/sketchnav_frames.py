@@ -23,8 +23,8 @@ from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.learners import build_encoder
 from powerband.recipes.sketchnav.nets.sketch_net import SketchNet
 from powerband.recipes.sketchnav.nets.sketch_view import in_metres
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 
 LEVELS = ("smooth", "abstract")
 RATE, BATCH = 1e-3, 64

@@ -40,8 +40,8 @@ from powerband.cli.catalogue import configure
 from powerband.core.machine.device import host_facts
 from powerband.recipes.sketchnav.evaluation.episodes import spread_episodes
 from powerband.recipes.sketchnav.plans.cell_codes import CEILING_M, CELL_M, heights
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, Episodes
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 from powerband.recipes.sketchnav.plans.sketch import GOAL_RGB, START_RGB
 from powerband.recipes.sketchnav.settings import MARGIN_PX
 from powerband.recipes.sketchnav.settings import PAGE_PX as SKETCH_PX

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
-from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import EpisodeConfig
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ import torch
 
 from powerband.cli.catalogue import configure
 from powerband.recipes.sketchnav import environments
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 
 
 @pytest.mark.parametrize("written", ["train.safetensors", "./train.safetensors", "{folder}//train.safetensors", ""])

@@ -20,8 +20,8 @@ from powerband.data.recorded.recording import Recording, read_recording
 from powerband.recipes.sketchnav.env.world import STOP
 from powerband.recipes.sketchnav.evaluation import evaluate
 from powerband.recipes.sketchnav.learners import build_learner
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
-from powerband.recipes.sketchnav.plans.episodes import OBSERVED, Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import OBSERVED, Episodes
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 from powerband.recipes.sketchnav.settings import SPLITS
 
 

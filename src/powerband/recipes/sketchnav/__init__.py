@@ -18,7 +18,7 @@ RECIPE = Recipe(
     Config=Config,
     stages={
         "train": "powerband.recipes.sketchnav.train:train",
-        "episodes": "powerband.recipes.sketchnav.plans.episode_sets:write_episode_sets",
+        "episodes": "powerband.recipes.sketchnav.plans.episodes.sets:write_episode_sets",
         "demos": "powerband.recipes.sketchnav.imitation.recorder:record_demonstrations",
         "draw": "powerband.recipes.sketchnav.drawing.session:draw",
     },

@@ -23,7 +23,7 @@ from powerband.loops.support.env_failures import report_env_failure
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.mujoco.env import MujocoNavEnv
-from powerband.recipes.sketchnav.plans.episodes import Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import Episodes
 
 EPISODE_METRICS = ("success", "spl", "soft_spl", "distance_to_goal")
 

@@ -15,7 +15,7 @@ from powerband.recipes.sketchnav.env.baselines import ForwardAndTurn, RandomWalk
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
 from powerband.recipes.sketchnav.nets.sketch_net import SketchNet
-from powerband.recipes.sketchnav.plans.episodes import Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import Episodes
 
 Act = Callable[[SketchNavEnv, Any, Tensor | None], tuple[Tensor, Tensor | None]]
 """Policy: (environment, observations, carry) -> (actions, carry). The carry is the memory of a recurrent policy."""

@@ -24,7 +24,7 @@ from powerband.recipes.sketchnav.evaluation.evaluate import HeldOutEvaluation
 from powerband.recipes.sketchnav.imitation.dataset import DemonstrationSequences, load_demonstrations
 from powerband.recipes.sketchnav.learners import build_chunk_learner, build_learner, build_ppo
 from powerband.recipes.sketchnav.old_names import OLD_NAMES
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 
 
 def train(config: Config, run: Run) -> None:

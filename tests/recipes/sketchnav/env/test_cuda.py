@@ -6,8 +6,8 @@ from envs.cuda_child import both, count_compiled
 
 COMPILE = """
 from powerband.recipes.sketchnav.env import cuda as kernels
-from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import EpisodeConfig
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 from powerband.recipes.sketchnav.env.sensors import Sensors, sensor_arrays
 from powerband.recipes.sketchnav.env.state import Agents
 from powerband.recipes.sketchnav.env.world import Rules, world_arrays
@@ -34,8 +34,8 @@ PLAY = """
 import os
 import numpy as np
 import torch
-from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import EpisodeConfig
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 from powerband.recipes.sketchnav.env.sensors import Sensors, sensor_arrays
 from powerband.recipes.sketchnav.env.state import AgentArrays, Agents
 from powerband.recipes.sketchnav.env.world import Rules, world_arrays

@@ -7,8 +7,8 @@ from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.env.explored_map import FREE, OCCUPIED
 from powerband.recipes.sketchnav.env.world import CAMERA_M, STOP
 from powerband.recipes.sketchnav.plans.cell_codes import CELL_M, heights
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, EpisodeConfig
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, EpisodeConfig
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 from powerband.recipes.sketchnav.settings import MAP_SQUARE_M
 
 SQUARES, ROWS = 96, 4

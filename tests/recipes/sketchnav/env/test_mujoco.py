@@ -9,8 +9,8 @@ import torch
 
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.mujoco.scene import merge_into_boxes
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, EpisodeConfig
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, EpisodeConfig
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 
 
 def test_boxes_cover_each_cell_once_in_its_code() -> None:

@@ -9,8 +9,8 @@ import torch
 from powerband.recipes.sketchnav.env.env import NOISELESS, SketchNavEnv
 from powerband.recipes.sketchnav.env.sensors import Sensors, sensor_arrays
 from powerband.recipes.sketchnav.env.world import FAR_M, NEAR_M, Rules
-from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig, Episodes
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import EpisodeConfig, Episodes
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 
 KINECT = 0.001425
 NOISY = Sensors(depth_noise=0.01, rgb_noise=12.0, gps_noise_m=0.2, compass_noise_deg=5.0)

@@ -10,8 +10,8 @@ import torch
 from powerband.recipes.sketchnav.env.baselines import ForwardAndTurn, RandomWalk
 from powerband.recipes.sketchnav.env.env import DEFAULT_RULES, SketchNavEnv
 from powerband.recipes.sketchnav.env.world import FORWARD, LEFT, RIGHT, STOP, Rules
-from powerband.recipes.sketchnav.plans.episodes import CELL_UNITS, COORDINATE_UNIT_M, EpisodeConfig, Episodes
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import CELL_UNITS, COORDINATE_UNIT_M, EpisodeConfig, Episodes
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 from recipes.sketchnav.env import reference
 
 SCENES = EpisodeConfig(max_size_m=10, plans=4, goals=2, starts=2, sketch_px=36)

@@ -22,8 +22,8 @@ from powerband.recipes.sketchnav.imitation import recorder
 from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
 from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
 from powerband.recipes.sketchnav.old_names import RENAMED_SCENES
-from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import EpisodeConfig
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 
 pytest.importorskip("diffusers")
 pytest.importorskip("accelerate")

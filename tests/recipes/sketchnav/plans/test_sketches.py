@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 from powerband.recipes.sketchnav.plans.distance import navigable
-from powerband.recipes.sketchnav.plans.episodes import EpisodeConfig, Episodes
-from powerband.recipes.sketchnav.plans.generation import generate_episodes, generate_numbered_plan
+from powerband.recipes.sketchnav.plans.episodes.episodes import EpisodeConfig, Episodes
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes, generate_numbered_plan
 from powerband.recipes.sketchnav.plans.plan import generate_plan
 from powerband.recipes.sketchnav.plans.sketch import (
     DOT_PX,

@@ -11,7 +11,7 @@ from powerband.core.rank_context import RankContext
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.drawing.server import drawing_routes
 from powerband.recipes.sketchnav.drawing.walker import Walker
-from powerband.recipes.sketchnav.plans.generation import generate_numbered_plan
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_numbered_plan
 from powerband.recipes.sketchnav.plans.imported.plan_files import read_plans
 from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.policies import NavigationLearner

@@ -23,8 +23,8 @@ from powerband.recipes.sketchnav.plans.distance import (
     navigable,
     shortest_path,
 )
-from powerband.recipes.sketchnav.plans.episode_builder import EpisodeBuilder
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
+from powerband.recipes.sketchnav.plans.episodes.builder import EpisodeBuilder
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
 from powerband.recipes.sketchnav.plans.images import plan_image
 from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.plans.sketch import PageTransform, downsample_page, read_sketch

@@ -20,7 +20,7 @@ from powerband.recipes.sketchnav.env.sensors import sensor_arrays
 from powerband.recipes.sketchnav.env.spec import make_env_spec
 from powerband.recipes.sketchnav.env.state import Agents
 from powerband.recipes.sketchnav.env.world import FAR_M, NEAR_M, NUM_ACTIONS, world_arrays
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
 from powerband.recipes.sketchnav.settings import SUBSTEP_M, Rules, Sensors
 
 DEFAULT_RULES, NOISELESS = Rules(), Sensors()

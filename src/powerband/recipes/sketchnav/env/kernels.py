@@ -21,7 +21,8 @@ from powerband.recipes.sketchnav.env.raycaster import render_column
 from powerband.recipes.sketchnav.env.sensors import add_colour_noise, add_depth_noise, add_pose_noise, frame_key
 from powerband.recipes.sketchnav.env.state import Agents
 from powerband.recipes.sketchnav.env.world import WorldArrays
-from powerband.recipes.sketchnav.plans import cell_codes, distance, episodes
+from powerband.recipes.sketchnav.plans import cell_codes, distance
+from powerband.recipes.sketchnav.plans.episodes import episodes
 
 
 @hashing.inlined

@@ -11,7 +11,7 @@ import math
 from powerband.envs.numba.hashing import inlined, random_bits, random_integer, stream_key
 from powerband.recipes.sketchnav.env.world import FORWARD, LEFT, RADIUS, RIGHT, STOP
 from powerband.recipes.sketchnav.plans.distance import DISTANCE_UNIT_M
-from powerband.recipes.sketchnav.plans.episodes import CELL_UNITS, COORDINATE_UNIT_M, HEADINGS
+from powerband.recipes.sketchnav.plans.episodes.episodes import CELL_UNITS, COORDINATE_UNIT_M, HEADINGS
 
 HALF = CELL_UNITS // 2
 TIME_COST, PROGRESS, SUCCESS = 0.01, 3.0, 10.0

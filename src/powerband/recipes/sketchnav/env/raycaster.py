@@ -13,7 +13,7 @@ import math
 from powerband.envs.numba.hashing import inlined
 from powerband.recipes.sketchnav.env.world import CAMERA_M
 from powerband.recipes.sketchnav.plans.cell_codes import CEILING_M, NUM_CODES
-from powerband.recipes.sketchnav.plans.episodes import CELL_UNITS
+from powerband.recipes.sketchnav.plans.episodes.episodes import CELL_UNITS
 
 SHADOW = 0.8
 """Factor on the light of faces whose normal is along y."""

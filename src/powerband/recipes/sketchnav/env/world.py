@@ -12,7 +12,7 @@ from torch import Tensor
 from powerband.envs.numba.arrays import device_array
 from powerband.recipes.sketchnav.plans.cell_codes import CEILING_M, CELL_M, colours, heights
 from powerband.recipes.sketchnav.plans.distance import RADIUS_M
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
 from powerband.recipes.sketchnav.settings import DEFAULT_SHADING, SUBSTEP_M, Rules
 
 NUM_ACTIONS = 4

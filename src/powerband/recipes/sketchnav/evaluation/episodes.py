@@ -11,8 +11,8 @@ from torch import Tensor
 
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.evaluation.options import Evaluation
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes, load_own_plans, with_user_sketches
-from powerband.recipes.sketchnav.plans.episodes import Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import Episodes
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes, load_own_plans, with_user_sketches
 from powerband.recipes.sketchnav.settings import Level
 
 OWN = "own"

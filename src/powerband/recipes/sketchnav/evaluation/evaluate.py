@@ -23,8 +23,8 @@ from powerband.recipes.sketchnav.drawing.session import open_page
 from powerband.recipes.sketchnav.environments import make_evaluation_env
 from powerband.recipes.sketchnav.evaluation.episodes import evaluation_sets, spread_episodes
 from powerband.recipes.sketchnav.evaluation.options import Evaluation, PolicyName
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
-from powerband.recipes.sketchnav.plans.episodes import Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import Episodes
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 from powerband.recipes.sketchnav.plans.images import frame_image, record_episode
 from powerband.recipes.sketchnav.policies import (
     Act,

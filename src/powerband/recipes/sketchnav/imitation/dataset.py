@@ -16,8 +16,8 @@ from powerband.data.types import Tree, tree_map
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.world import STOP
 from powerband.recipes.sketchnav.old_names import RENAMED_SCENES
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
-from powerband.recipes.sketchnav.plans.episodes import OBSERVED, Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import OBSERVED, Episodes
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 from powerband.recipes.sketchnav.settings import Sensors
 
 

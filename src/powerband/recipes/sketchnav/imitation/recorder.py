@@ -25,8 +25,8 @@ from powerband.data.types import broadcast_rows
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.env.world import FORWARD, NUM_ACTIONS, STOP
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
-from powerband.recipes.sketchnav.plans.episodes import OBSERVED, VERSION, Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import OBSERVED, VERSION, Episodes
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 from powerband.recipes.sketchnav.policies import NavigationLearner, as_policy
 from powerband.recipes.sketchnav.settings import Sensors
 from powerband.recipes.sketchnav.trained import trained_learner, trained_run

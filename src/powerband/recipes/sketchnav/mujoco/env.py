@@ -16,7 +16,7 @@ import torch
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.env.world import FAR_M, NEAR_M, NUM_ACTIONS
 from powerband.recipes.sketchnav.mujoco.scene import MujocoRenderer
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, HEADINGS, Episodes
 from powerband.recipes.sketchnav.settings import MIN_PIXELS, Rules, Sensors
 
 MAX_RENDERERS = 8

@@ -1,1 +1,1 @@
-"""Generates the floor plans, episodes and sketches of sketchnav, and draws images of them."""
+"""Generates the floor plans, sketches and episodes of sketchnav, and draws images of them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from powerband.core.errors import ConfigError
-from powerband.recipes.sketchnav.plans.episodes import load_episode_file
+from powerband.recipes.sketchnav.plans.episodes.episodes import load_episode_file
 from powerband.recipes.sketchnav.plans.imported.plan_files import read_plans
 
 

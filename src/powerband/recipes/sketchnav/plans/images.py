@@ -12,8 +12,8 @@ from torch import Tensor
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.env.world import FAR_M, NEAR_M
 from powerband.recipes.sketchnav.plans.cell_codes import CELL_M, colours, heights
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, HEADINGS
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.plans.sketch import GOAL_RGB, PATH_RGB, START_RGB
 from powerband.recipes.sketchnav.settings import PAGE_PX, EpisodeConfig, Level, Split

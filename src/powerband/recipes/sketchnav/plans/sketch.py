@@ -13,6 +13,7 @@ blank     an empty page without dots and walls
 from __future__ import annotations
 
 import io
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -254,7 +255,7 @@ def _draw_cells(draw: Any, plan: Plan, page: PageTransform) -> None:
 
 
 def _stroke(draw: Any, points: np.ndarray, colour: tuple[int, int, int], width: int) -> None:
-    draw.line([tuple(point) for point in points], fill=colour, width=width, joint="curve")
+    draw.line([tuple(point) for point in points.tolist()], fill=colour, width=width, joint="curve")
 
 
 def _wobble(points: np.ndarray, rng: np.random.Generator, size_m: float) -> np.ndarray:
@@ -271,11 +272,10 @@ def _wobble(points: np.ndarray, rng: np.random.Generator, size_m: float) -> np.n
     count = max(2, int(at[-1] / 0.15) + 1)
     positions = np.linspace(0, at[-1], count)
     line = np.stack([np.interp(positions, at, points[:, axis]) for axis in range(2)], 1)
-    offset, offsets = np.zeros(2), []
-    for _ in range(count):
-        offset = 0.8 * offset + 0.6 * rng.normal(0, size_m, 2)
-        offsets.append(offset)
-    return line + np.array(offsets)
+    changes = 0.6 * rng.normal(0, size_m, (count, 2))
+    # Python floats, because a loop over arrays of two numbers takes several times as long.
+    offsets = [list(accumulate(column, lambda offset, change: 0.8 * offset + change)) for column in changes.T.tolist()]
+    return line + np.stack(offsets, 1)
 
 
 def _round_corners(path: np.ndarray) -> np.ndarray:

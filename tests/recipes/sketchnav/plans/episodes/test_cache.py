@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 from powerband.cli.catalogue import configure
-from powerband.recipes.sketchnav.plans import episode_cache, episode_sets
-from powerband.recipes.sketchnav.plans.episode_sets import load_episodes
-from powerband.recipes.sketchnav.plans.episodes import Episodes
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes import cache, parts, sets
+from powerband.recipes.sketchnav.plans.episodes.episodes import Episodes
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.part_processes import part_processes, process_count
+from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(episode_sets, "MIN_CACHED_EPISODES", 1)
+    monkeypatch.setattr(sets, "MIN_CACHED_EPISODES", 1)
     return tmp_path / "cache" / "powerband" / "episodes"
 
 
@@ -32,11 +35,11 @@ def generated_sets(monkeypatch: pytest.MonkeyPatch) -> list:
         calls.append((split, seed))
         return generate_episodes(scenes, split, seed, *rest, **more)
 
-    for module in (episode_sets, episode_cache):
+    for module in (sets, parts):
         monkeypatch.setattr(module, "generate_episodes", counted)
-    episode_sets.read_or_generate.cache_clear()
+    sets.read_or_generate.cache_clear()
     yield calls
-    episode_sets.read_or_generate.cache_clear()
+    sets.read_or_generate.cache_clear()
 
 
 def config_of(*arguments: str):
@@ -45,7 +48,7 @@ def config_of(*arguments: str):
 
 def load_in_new_process(config, split: str = "train") -> Episodes:
     """The episodes as a new process loads them."""
-    episode_sets.read_or_generate.cache_clear()
+    sets.read_or_generate.cache_clear()
     return load_episodes(config, split)
 
 
@@ -74,23 +77,72 @@ def test_another_scene_or_seed_is_drawn(folder: Path, generated_sets: list, word
 def test_a_killed_generation_continues_after_its_last_part(
     folder: Path, generated_sets: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, parts = config_of("scenes.plans=5", "scenes.goals=2"), folder.with_name("episode-parts")
-    monkeypatch.setattr(episode_cache, "PART_PLANS", 2)
+    config, part_folder = config_of("scenes.plans=5", "scenes.goals=2"), folder.with_name("episode-parts")
+    monkeypatch.setattr(parts, "PART_PLANS", 2)
 
     def killed(*arguments, numbers: range, **more):
         if numbers.start == 2:
             raise KeyboardInterrupt
         return counted(*arguments, numbers=numbers, **more)
 
-    counted = episode_cache.generate_episodes
+    counted = parts.generate_episodes
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        context.setattr(episode_cache, "generate_episodes", killed)
+        context.setattr(parts, "generate_episodes", killed)
         load_in_new_process(config)
-    assert len(generated_sets) == len(list(parts.iterdir())) == 1 and not folder.exists()
+    assert len(generated_sets) == len(list(part_folder.iterdir())) == 1 and not folder.exists()
     again = load_in_new_process(config)
     assert len(generated_sets) == 3, "two of three parts were missing"
     assert equal(again, generate_episodes(config.scenes, "train", config.episode_seed))
-    assert not list(parts.iterdir()) and equal(again, load_in_new_process(config)) and len(generated_sets) == 3
+    assert not list(part_folder.iterdir()) and equal(again, load_in_new_process(config)) and len(generated_sets) == 3
+
+
+def test_another_process_generates_parts_from_another_place(folder: Path, generated_sets: list) -> None:
+    config, part_folder = config_of("scenes.plans=32", "scenes.goals=1"), folder.with_name("episode-parts")
+    files = [part.file for part in parts.parts_of(config.scenes, "train", config.episode_seed)]
+    with part_processes(1, config.scenes, "train", config.episode_seed):
+        (process,) = psutil.Process().children()
+        deadline = time.monotonic() + 120
+        while not files[2].exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert files[2].exists() and not files[1].exists(), "it begins in the middle of four parts"
+    assert not process.is_running()
+    written = len(list(part_folder.glob("*.safetensors")))
+    episodes = load_in_new_process(config)
+    assert len(generated_sets) == 4 - written
+    assert equal(episodes, generate_episodes(config.scenes, "train", config.episode_seed))
+
+
+def test_the_set_that_another_rank_has_completed_is_read(
+    folder: Path, generated_sets: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of("scenes.plans=24", "scenes.goals=1")
+    of_one_rank = load_in_new_process(config)
+    (file,), content = folder.iterdir(), next(folder.iterdir()).read_bytes()
+    file.unlink()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    started = []
+
+    def completed(*arguments, numbers: range, **more):
+        started.append(numbers.start)
+        file.write_bytes(content)  # by the other rank
+        return generate_episodes(*arguments, numbers=numbers, **more)
+
+    monkeypatch.setattr(parts, "generate_episodes", completed)
+    assert equal(of_one_rank, load_in_new_process(config))
+    assert started == [8], "the second of two ranks begins in the middle of three parts"
+
+
+@pytest.mark.parametrize(
+    ("threads", "missing", "ranks", "count"),
+    [(1, 25, 1, 0), (4, 25, 1, 3), (4, 9, 1, 2), (64, 400, 1, 15), (4, 25, 2, 0)],
+)
+def test_number_of_processes(
+    monkeypatch: pytest.MonkeyPatch, threads: int, missing: int, ranks: int, count: int
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert process_count(missing) == count
 
 
 def test_splits_are_kept_apart(folder: Path, generated_sets: list) -> None:
@@ -102,7 +154,7 @@ def test_splits_are_kept_apart(folder: Path, generated_sets: list) -> None:
 
 def test_changed_modules_invalidate_the_cache(folder: Path, generated_sets: list, monkeypatch) -> None:
     load_in_new_process(config_of())
-    monkeypatch.setattr(episode_cache, "source_digest", lambda: "another digest")
+    monkeypatch.setattr(parts, "source_digest", lambda: "another digest")
     load_in_new_process(config_of())
     assert len(generated_sets) == 2 and len(list(folder.iterdir())) == 2
 
@@ -125,7 +177,7 @@ def test_a_set_under_another_name_is_not_used(folder: Path, generated_sets: list
     load_in_new_process(one)
     (file,) = folder.iterdir()
     right = load_in_new_process(other)
-    file.replace(episode_cache.cache_path(other.scenes, "train", 9))
+    file.replace(cache.cache_path(other.scenes, "train", 9))
     with pytest.warns(UserWarning, match="holds an episode set of other scenes"):
         assert equal(right, load_in_new_process(other))
     assert len(generated_sets) == 3
@@ -139,7 +191,7 @@ def test_a_folder_that_cannot_be_written_only_warns(folder: Path, generated_sets
 
 def test_the_cache_can_be_turned_off_and_skips_small_sets(folder: Path, generated_sets: list, monkeypatch) -> None:
     load_in_new_process(config_of("cache_episodes=false"))
-    monkeypatch.setattr(episode_sets, "MIN_CACHED_EPISODES", 5)
+    monkeypatch.setattr(sets, "MIN_CACHED_EPISODES", 5)
     load_in_new_process(config_of())
     assert len(generated_sets) == 2 and not folder.exists()
 

@@ -15,7 +15,7 @@ import torch
 
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.distance import DISTANCE_UNIT_M, navigable
-from powerband.recipes.sketchnav.plans.episodes import COORDINATE_UNIT_M, HEADINGS
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, HEADINGS
 from powerband.recipes.sketchnav.plans.imported import habitat
 from powerband.recipes.sketchnav.plans.imported.habitat import habitat_episodes, read_habitat_episodes
 from powerband.recipes.sketchnav.plans.imported.plan_files import read_plans

@@ -12,7 +12,7 @@ from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.imitation.dataset import load_demonstrations
-from powerband.recipes.sketchnav.plans.episodes import Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import Episodes
 from recipes.sketchnav.plans.imported import test_habitat
 from recipes.sketchnav.plans.imported.drawn_plans import SCALE, write_plans
 

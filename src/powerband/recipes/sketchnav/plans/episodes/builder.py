@@ -10,7 +10,7 @@ import torch
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.cell_codes import CELL_M
 from powerband.recipes.sketchnav.plans.distance import DISTANCE_UNIT_M
-from powerband.recipes.sketchnav.plans.episodes import CELL_UNITS, Episodes
+from powerband.recipes.sketchnav.plans.episodes.episodes import CELL_UNITS, Episodes
 from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.plans.sketch import downsample_page, draw_sketch
 from powerband.recipes.sketchnav.settings import SPLITS, EpisodeConfig, Split

@@ -6,46 +6,31 @@ last finished part.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
-import numpy as np
-
 from powerband.core.machine.disk_cache import DiskCache
-from powerband.recipes.sketchnav import settings
-from powerband.recipes.sketchnav.plans import cell_codes, distance, episode_builder, episodes, generation, plan, sketch
-from powerband.recipes.sketchnav.plans.episode_builder import check_distances
-from powerband.recipes.sketchnav.plans.episodes import VERSION, Episodes
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.builder import check_distances
+from powerband.recipes.sketchnav.plans.episodes.episodes import Episodes
+from powerband.recipes.sketchnav.plans.episodes.part_processes import part_processes, process_count
+from powerband.recipes.sketchnav.plans.episodes.parts import (
+    CACHE_MESSAGES,
+    PARTS,
+    Part,
+    from_place,
+    generate_part,
+    origin,
+    parts_of,
+    read_cached,
+)
 from powerband.recipes.sketchnav.settings import EpisodeConfig, Split
 
 MIN_CACHED_EPISODES = 400
 """Smaller sets are not cached, because they are generated within two seconds."""
-PART_PLANS, MOST_PARTS = 25, 32
-"""Smallest number of plans of a part, which takes some seconds, and largest number of parts of a set."""
-MESSAGES = (
-    "cached episodes are generated again",
-    "the generated episodes are not cached",
-    ", or write cache_episodes=false",
-)
-SETS, PARTS = DiskCache("episodes", 20, *MESSAGES), DiskCache("episode-parts", 2 * MOST_PARTS, *MESSAGES)
-
-
-@cache
-def source_digest() -> str:
-    """Returns the hexadecimal SHA-256 of the source of the modules that generate episodes, and of numpy's version.
-
-    It is a part of the name of cache files, so that a change of the modules makes old files unused.
-    """
-    digest = hashlib.sha256(np.__version__.encode())
-    for module in (settings, distance, episodes, episode_builder, generation, plan, sketch, cell_codes):
-        digest.update(Path(str(module.__file__)).read_bytes())
-    return digest.hexdigest()
+SETS = DiskCache("episodes", 20, *CACHE_MESSAGES)
 
 
 def cache_path(scenes: EpisodeConfig, split: Split, seed: int) -> Path | None:
@@ -56,38 +41,7 @@ def cache_path(scenes: EpisodeConfig, split: Split, seed: int) -> Path | None:
         split: Split of episodes.
         seed: Seed of the episodes.
     """
-    return SETS.file(_origin(scenes, split, seed))
-
-
-def _origin(*values: object) -> bytes:
-    values = tuple(asdict(value) if isinstance(value, EpisodeConfig) else value for value in values)
-    return json.dumps([VERSION, source_digest(), *values], sort_keys=True).encode()
-
-
-def read_cached(
-    file: Path | None, scenes: EpisodeConfig, split: Split, seed: int, files: DiskCache = SETS
-) -> Episodes | None:
-    """Reads an episode set from its cache file.
-
-    Args:
-        file: Path from `cache_path`; None counts as a file that does not exist.
-        scenes: Expected distribution of the episodes.
-        split: Expected split.
-        seed: Expected seed.
-        files: Cache to which the file belongs.
-
-    Returns:
-        The episodes; None if there is no file and, with a warning, if the file is damaged or holds another set.
-    """
-
-    def load(file: Path) -> Episodes:
-        cached, metadata = Episodes.load(file)
-        origin = (metadata["scenes"], metadata["split"], metadata["seed"])
-        if origin != (asdict(scenes), split, str(seed)) or "sha256" not in metadata:
-            raise ValueError(f"{file} holds an episode set of other scenes, split or seed")
-        return cached
-
-    return files.read(file, load)
+    return SETS.file(origin(scenes, split, seed))
 
 
 def generate_cached(
@@ -95,7 +49,8 @@ def generate_cached(
 ) -> Episodes:
     """Generates an episode set in parts and writes it to its cache file; parts of an earlier start are read.
 
-    A failed write leaves no incomplete file (see `DiskCache.write`).
+    Other processes of this machine generate parts at the same time: those of `part_processes`, or the other ranks, each
+    of which begins at another place of the set. A failed write leaves no incomplete file (see `DiskCache.write`).
 
     Args:
         file: Path from `cache_path`.
@@ -107,24 +62,33 @@ def generate_cached(
     Raises:
         ConfigError: A plan has no path of the required length, or all distances together are larger than 4 GiB.
     """
-    size = max(PART_PLANS, -(-scenes.plans // MOST_PARTS))
-    parts, part_files = [], []
-    for first in range(0, scenes.plans, size):
-        numbers = range(first, min(first + size, scenes.plans))
-        part_file = PARTS.file(_origin(scenes, split, seed, first, size)) if scenes.plans > size else None
-        of_part = replace(scenes, plans=len(numbers))
-        part = read_cached(part_file, of_part, split, seed, PARTS)
-        if part is None:
-            part = generate_episodes(scenes, split, seed, progress, numbers=numbers)
-            PARTS.write(part_file, partial(part.save, scenes=of_part, split=split, seed=seed))
-        progress(numbers.stop)
-        parts.append(part)
-        part_files.append(part_file)
-        check_distances(sum(len(each.field_at) for each in parts), sum(len(each.field) for each in parts))
-    generated = Episodes.join(parts)
+    parts, damaged = parts_of(scenes, split, seed), file.exists()
+    found: dict[int, Episodes] = {}
+
+    def show_progress(current: Part, number: int) -> None:
+        """Adds the plans of the current part before `number` to those of all finished parts."""
+        finished = [part for index, part in enumerate(parts) if index in found or not part.missing]
+        plans = sum(len(part.numbers) for part in finished)
+        progress(plans if current in finished else plans + number - current.numbers.start)
+
+    count = process_count(sum(part.missing for part in parts)) if parts[0].file is not None else 0
+    begin = int(os.environ.get("LOCAL_RANK", 0)) / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    with part_processes(count, scenes, split, seed):
+        for index, part in from_place(parts, begin):
+            episodes = read_cached(part.file, part.scenes, split, seed, PARTS)
+            if episodes is None:
+                complete = None if damaged else read_cached(file, scenes, split, seed, SETS)  # of another rank
+                if complete is not None:
+                    return complete
+                episodes = generate_part(part, scenes, split, seed, partial(show_progress, part))
+            found[index] = episodes
+            show_progress(part, part.numbers.stop)
+            so_far = found.values()
+            check_distances(sum(len(each.field_at) for each in so_far), sum(len(each.field) for each in so_far))
+    generated = Episodes.join([found[index] for index in range(len(parts))])
     SETS.write(file, partial(generated.save, scenes=scenes, split=split, seed=seed))
-    for part_file in part_files:
+    for part in parts:
         with suppress(OSError):
-            if part_file is not None:
-                part_file.unlink(missing_ok=True)
+            if part.file is not None:
+                part.file.unlink(missing_ok=True)
     return generated

@@ -19,8 +19,8 @@ from powerband.recipes.sketchnav.plans.distance import (
     navigable,
     shortest_path,
 )
-from powerband.recipes.sketchnav.plans.episode_builder import EpisodeBuilder
-from powerband.recipes.sketchnav.plans.episodes import HEADINGS, Episodes
+from powerband.recipes.sketchnav.plans.episodes.builder import EpisodeBuilder
+from powerband.recipes.sketchnav.plans.episodes.episodes import HEADINGS, Episodes
 from powerband.recipes.sketchnav.plans.plan import Plan, generate_plan
 from powerband.recipes.sketchnav.settings import SPLITS, EpisodeConfig, Split
 

@@ -16,15 +16,16 @@ from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import Console, count_progress_bar
 from powerband.recipes.sketchnav.config import Config
-from powerband.recipes.sketchnav.plans.episode_cache import (
+from powerband.recipes.sketchnav.plans.episodes.cache import (
     MIN_CACHED_EPISODES,
+    SETS,
     cache_path,
     generate_cached,
-    read_cached,
 )
-from powerband.recipes.sketchnav.plans.episodes import Episodes, load_episode_file
+from powerband.recipes.sketchnav.plans.episodes.episodes import Episodes, load_episode_file
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
+from powerband.recipes.sketchnav.plans.episodes.parts import read_cached
 from powerband.recipes.sketchnav.plans.file_checks import is_habitat
-from powerband.recipes.sketchnav.plans.generation import generate_episodes
 from powerband.recipes.sketchnav.plans.images import plan_sheet_image
 from powerband.recipes.sketchnav.plans.imported.habitat import habitat_episodes
 from powerband.recipes.sketchnav.plans.imported.plan_files import ImportedPlan, plans_of_split, read_plans
@@ -126,7 +127,7 @@ def read_or_generate(scenes: EpisodeConfig, split: Split, seed: int, file: Path 
         seed: Seed of the set.
         file: File in the disk cache; None does not use the disk cache.
     """
-    cached = None if file is None else read_cached(file, scenes, split, seed)
+    cached = None if file is None else read_cached(file, scenes, split, seed, SETS)
     if cached is not None:
         return cached
     with count_progress_bar(f"plans of {split}", scenes.plans, "plans") as show_progress:

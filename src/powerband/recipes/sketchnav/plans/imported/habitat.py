@@ -29,8 +29,8 @@ from powerband.recipes.sketchnav.plans.distance import (
     navigable,
     shortest_path,
 )
-from powerband.recipes.sketchnav.plans.episode_builder import EpisodeBuilder
-from powerband.recipes.sketchnav.plans.episodes import HEADINGS, Episodes
+from powerband.recipes.sketchnav.plans.episodes.builder import EpisodeBuilder
+from powerband.recipes.sketchnav.plans.episodes.episodes import HEADINGS, Episodes
 from powerband.recipes.sketchnav.plans.imported.plan_files import ImportedPlan
 from powerband.recipes.sketchnav.settings import EpisodeConfig, Split
 

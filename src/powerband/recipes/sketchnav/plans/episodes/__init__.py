@@ -1,0 +1,1 @@
+"""Episodes of sketchnav: how a set is generated, cached, stored and read."""
