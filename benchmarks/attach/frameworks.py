@@ -1,7 +1,7 @@
 """`powerband profile -- COMMAND` on training scripts of several frameworks: ledger, equality of results, overhead.
 
     make peers
-    python benchmarks/attach/frameworks.py --json benchmarks/results/attach_frameworks.json [--pairs 10]
+    python benchmarks/attach/frameworks.py --json benchmarks/results/attach_frameworks.json [--pairs 10] [--length 1]
 
 The scripts are in `framework_scripts`. Those of tianshou, torchrl, pytorch-lightning, skrl and rsl_rl need the packages
 that ``make peers`` installs.
@@ -72,7 +72,8 @@ CASES: dict[str, list[str]] = {
     "transformers Trainer": [str(SCRIPTS / "supervised.py"), "trainer", "8000"],
     "torch DDP, two gloo ranks": [*TORCHRUN, str(SCRIPTS / "ranks.py"), "1000"],
 }
-"""Name -> arguments of the interpreter. Training takes 10 to 25 seconds, because the first second costs more."""
+"""Name -> arguments of the interpreter. Training takes 10 to 25 seconds, because the first second costs more; on a slow
+machine, ``--length 0.5`` halves the iterations."""
 SEVERAL_PROCESSES = (
     "stable-baselines3 PPO, two processes",
     "torch, loader with two workers",
@@ -89,6 +90,11 @@ VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "second thread": ("", {"SECOND_THREAD": "1"}),
 }
 """Name -> instrumentation, environment variables."""
+
+
+def scaled(arguments: list[str], length: float) -> list[str]:
+    """Returns the arguments of a script with `length` times its iterations."""
+    return [str(round(length * int(word))) if word.isdigit() and int(word) >= 100 else word for word in arguments]
 
 
 def variables(peers: str) -> dict[str, str]:
@@ -166,15 +172,15 @@ def profiled(arguments: list[str], peers: str, core: int | None) -> dict[str, An
         return json.loads(file.read_text())
 
 
-def measure(name: str, variant: str, pairs: int, peers: str, core: int | None) -> dict[str, Any]:
+def measure(name: str, arguments: list[str], variant: str, pairs: int, peers: str, core: int | None) -> dict[str, Any]:
     """Measures a variant of one script on a core, or on any core for None, and returns its row."""
-    arguments = CASES[name]
     if variant != "profile":
         return {"script": name, "variant": variant, **compared(arguments, variant, pairs, peers, core)}
     profile = profiled(arguments, peers, core)
     wall_s, ledger = profile["wall_s"], profile["ledger"]
     row: dict[str, Any] = {
         "script": name,
+        "arguments": " ".join(word for word in arguments if not word.startswith("/")),
         "wall_s": wall_s,
         "ledger_sum_by_wall": sum(ledger.values()) / wall_s,
         "other_share": ledger.get("other", 0.0) / wall_s,
@@ -209,6 +215,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", default=str(PEERS), help="folder of the frameworks")
     parser.add_argument("--pairs", type=int, default=10, help="0, which measures no overhead, or two or more")
+    parser.add_argument("--length", type=float, default=1.0, help="factor on the iterations of the scripts")
     parser.add_argument("--variant", choices=list(VARIANTS)[1:], default="profile")
     parser.add_argument("--only", nargs="*", default=list(CASES))
     parser.add_argument("--json", default="")
@@ -221,7 +228,9 @@ def main() -> None:
 
     def add_row(name: str, core: int | None) -> None:
         try:
-            row = measure(name, options.variant, options.pairs, options.peers, core)
+            row = measure(
+                name, scaled(CASES[name], options.length), options.variant, options.pairs, options.peers, core
+            )
         except RuntimeError as error:
             row = {"script": name, "error": reason(error)}
         with lock:

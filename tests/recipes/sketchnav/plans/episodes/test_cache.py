@@ -99,8 +99,10 @@ def test_a_killed_generation_continues_after_its_last_part(
 def test_another_process_generates_parts_from_another_place(folder: Path, generated_sets: list) -> None:
     config, part_folder = config_of("scenes.plans=32", "scenes.goals=1"), folder.with_name("episode-parts")
     files = [part.file for part in parts.parts_of(config.scenes, "train", config.episode_seed)]
+    children = psutil.Process().children
+    before = set(children())
     with part_processes(1, config.scenes, "train", config.episode_seed):
-        (process,) = psutil.Process().children()
+        (process,) = set(children()) - before
         deadline = time.monotonic() + 120
         while not files[2].exists() and time.monotonic() < deadline:
             time.sleep(0.05)
