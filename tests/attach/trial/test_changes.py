@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from powerband.attach.trial import trial_run
 from powerband.attach.trial.change import Change, variables_of_threads
 from powerband.attach.trial.trial_run import probed, run_once, timed_run
 from powerband.attach.trial.work import Work
@@ -180,6 +182,21 @@ def test_a_run_ends_at_its_count_and_a_probe_predicts(tmp_path: Path) -> None:
     gains, error = probed(command, tmp_path, changes, WORK, 30.0)
     assert error == "" and gains[0] is not None and gains[1] is not None
     assert gains[0] == pytest.approx(1.0, abs=0.45) and gains[1] == pytest.approx(0.0, abs=0.25)
+
+
+def test_blocks_that_vary_predict_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    steady, varying = [1.0, 1.04, 0.97, 1.01, 0.99, 1.02], [0.5, 1.1, 0.6, 1.4, 0.9, 0.4]
+    blocks = [
+        {"variant": variant, "updates": 100, "seconds": 100 * seconds}
+        for variant, times in enumerate([steady, [0.5 * each for each in steady], varying, steady[:2]])
+        for seconds in times
+    ]
+    record = SimpleNamespace(of_kind=lambda kind: blocks if kind == "probe" else [])
+    monkeypatch.setattr(trial_run, "run_once", lambda *arguments: ([record], ""))
+    changes = [Change("threads", number, "", 1.0) for number in (1, 2, 3)]
+    gains, error = probed(["python"], tmp_path, changes, WORK, 1.0)
+    assert error == "" and gains == [pytest.approx(1.0), None, None]
+    assert probed(["python"], tmp_path, changes[:1], WORK, 1.0)[0] == [pytest.approx(1.0)]
 
 
 def test_a_failing_script_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 Its environments wait and compute for as long as those of the script. What a message and a change of processes cost
 depends on the machine: between two processors the cost per environment differed by a factor of ten.
 
+The same environments are also stepped one after another. Only the ratio of both counts, because the times of the script
+already contain what its vector environment and the end of each wait cost.
+
 The file is also the script that measures.
 """
 
@@ -14,31 +17,34 @@ import sys
 import time
 
 MEASURE_S, LEAST_STEPS = 1.0, 5
-"""Duration of a measurement in seconds, and the number of steps that it has at least."""
+"""Duration of each of the two measurements in seconds, and the number of steps that it has at least."""
 MOST_PROCESSES = 64
-"""Largest number of processes. More environments take longer in proportion."""
+"""Largest number of processes. The ratio of more environments is taken to be that of this number."""
 START_S = 30.0
 """Longest time in seconds for the start and the end of the processes."""
 
 
 def async_step_s(num_envs: int, wait_s: float, compute_s: float) -> float | None:
-    """Measures the seconds of a step of `num_envs` environments in parallel; None if that fails.
+    """Predicts the seconds of a step of `num_envs` environments in parallel; None if the rehearsal fails.
+
+    It is the present step of all environments, scaled by the ratio that the rehearsal measures.
 
     Args:
         num_envs: Number of environments, one process each.
         wait_s, compute_s: Seconds in which a step of one environment waits and computes.
     """
-    limit_s = START_S + 2 * MEASURE_S + (LEAST_STEPS + 1) * num_envs * (wait_s + compute_s)
+    present_s = num_envs * (wait_s + compute_s)
+    limit_s = START_S + 4 * MEASURE_S + 2 * (LEAST_STEPS + 1) * present_s
     command = [sys.executable, "-P", __file__, str(num_envs), repr(wait_s), repr(compute_s)]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=True)
-        return float(ended.stdout)
+        return float(ended.stdout) * present_s
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
 
-def measured_step_s(num_envs: int, wait_s: float, compute_s: float) -> float:
-    """Returns the mean of the seconds of a step; see `async_step_s`."""
+def measured_ratio(num_envs: int, wait_s: float, compute_s: float) -> float:
+    """Returns the time of a step in parallel by that of a step one after another; see `async_step_s`."""
     import gymnasium
     import numpy as np
 
@@ -57,19 +63,23 @@ def measured_step_s(num_envs: int, wait_s: float, compute_s: float) -> float:
                 pass
             return np.zeros(8, np.float32), 0.0, False, False, {}
 
+    def step_s(envs: gymnasium.vector.VectorEnv) -> float:
+        envs.reset(seed=0)
+        actions = np.zeros(count, np.int64)
+        times: list[float] = []
+        began = time.perf_counter()
+        while time.perf_counter() - began < MEASURE_S or len(times) <= LEAST_STEPS:
+            started = time.perf_counter()
+            envs.step(actions)
+            times.append(time.perf_counter() - started)
+        envs.close()
+        return statistics.fmean(times[1:])
+
     count = min(num_envs, MOST_PROCESSES)
-    envs = gymnasium.vector.AsyncVectorEnv([Environment] * count)
-    envs.reset(seed=0)
-    actions = np.zeros(count, np.int64)
-    times: list[float] = []
-    began = time.perf_counter()
-    while time.perf_counter() - began < MEASURE_S or len(times) <= LEAST_STEPS:
-        started = time.perf_counter()
-        envs.step(actions)
-        times.append(time.perf_counter() - started)
-    envs.close()
-    return statistics.fmean(times[1:]) * num_envs / count
+    return step_s(gymnasium.vector.AsyncVectorEnv([Environment] * count)) / step_s(
+        gymnasium.vector.SyncVectorEnv([Environment] * count)
+    )
 
 
 if __name__ == "__main__":
-    print(measured_step_s(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))
+    print(measured_ratio(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))

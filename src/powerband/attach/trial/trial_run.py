@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import statistics
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from powerband.attach.audit.offline_copy import OfflineCopy, offline_copy
 from powerband.attach.audit.short_run import wait_until
@@ -24,7 +25,12 @@ SLOWEST = 3.0
 """A changed run ends when it has taken this many times as long as the first run."""
 COMPILE_S = 120.0
 """Additional seconds of a run with compilation."""
-PROBE_CYCLES = 6
+PROBE_CYCLES, LEAST_BLOCKS = 6, 3
+"""Blocks of updates with each change, and the smallest number from which a gain is predicted."""
+DRAWS = 2_000
+"""Resamplings of the bootstrap."""
+UNSTEADY = 0.15
+"""Half width of the 95 % interval of a probed rate, as a share of it, above which a probe predicts nothing."""
 BY_VARIABLES = ("tqdm", "mujoco_gl")
 """Changes by environment variables alone."""
 
@@ -88,20 +94,31 @@ def probed(
     """Alternates changes within one run, and returns the gain of the updates with each change.
 
     Returns:
-        (gain per change; None for all if the run failed, why it failed).
+        (gain per change, why the run failed). A gain is None if the run failed, or if the blocks of updates vary so
+        much that the gain is not known within `UNSTEADY`.
     """
     variants = [{change.name: change.value} for change in changes]
     most_s = 2 * start_up_s + 30 + PROBE_CYCLES * (len(changes) + 1) * max(2.0, 2 * work.seconds)
     records, error = run_once(command, source, {"probe": variants, "cycles": PROBE_CYCLES}, {}, most_s)
     blocks = _lines(records, "probe")
-    update_s: dict[int, float] = {}
-    for variant in range(len(changes) + 1):
-        times = [line["seconds"] / line["updates"] for line in blocks if line["variant"] == variant]
-        if len(times) >= 3:
-            update_s[variant] = statistics.median(times)
-    if 0 not in update_s:
+    update_s = [
+        [line["seconds"] / line["updates"] for line in blocks if line["variant"] == variant]
+        for variant in range(len(changes) + 1)
+    ]
+    if len(update_s[0]) < LEAST_BLOCKS:
         return [None] * len(changes), error or "too few updates"
-    return [update_s[0] / update_s[i] - 1 if i in update_s else None for i in range(1, len(changes) + 1)], error
+    return [_steady_gain(update_s[0], changed) for changed in update_s[1:]], error
+
+
+def _steady_gain(unchanged: list[float], changed: list[float]) -> float | None:
+    """Returns the gain from the seconds of an update in each block; None if it is not known within `UNSTEADY`."""
+    if len(changed) < LEAST_BLOCKS:
+        return None
+    rng = np.random.default_rng(0)
+    drawn = [np.median(rng.choice(times, (DRAWS, len(times))), axis=1) for times in (unchanged, changed)]
+    low, high = np.percentile(drawn[0] / drawn[1], [2.5, 97.5])
+    ratio = float(np.median(unchanged) / np.median(changed))
+    return ratio - 1 if high - low <= 2 * UNSTEADY * ratio else None
 
 
 def run_once(

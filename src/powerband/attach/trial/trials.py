@@ -80,6 +80,8 @@ class Trials:
         gains, error = probed(self.command, self.source, probes, self.work, self.start_up_s)
         if error:
             self.notes.append(f"the probe failed, so some gains are not predicted: {error}")
+        elif unsteady := [change.text for change, gain in zip(probes, gains, strict=True) if gain is None]:
+            self.notes.append(f"not predicted, because the updates of the probe vary too much: {'; '.join(unsteady)}")
         share = self.update_share if self.work.bursts else 1.0
         known = {
             id(change): gain_of(1.0, 1.0 - share + share / (1.0 + gain))
