@@ -4,7 +4,8 @@ Its environments wait and compute for as long as those of the script. What a mes
 depends on the machine: between two processors the cost per environment differed by a factor of ten.
 
 The same environments are also stepped one after another. Only the ratio of both counts, because the times of the script
-already contain what its vector environment and the end of each wait cost.
+already contain what its vector environment and the end of each wait cost. The processor time of the vector environment
+is part of what the script's environments seem to compute, so it is measured too and subtracted.
 
 The file is also the script that measures.
 """
@@ -15,9 +16,10 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 
-MEASURE_S, LEAST_STEPS = 1.0, 5
-"""Duration of each of the two measurements in seconds, and the number of steps that it has at least."""
+MEASURE_S, IDLE_S, LEAST_STEPS = 1.0, 0.2, 5
+"""Seconds of a measurement, and of that of environments that do nothing; smallest number of steps of each."""
 MOST_PROCESSES = 64
 """Largest number of processes. The ratio of more environments is taken to be that of this number."""
 START_S = 30.0
@@ -52,23 +54,27 @@ def measured_ratio(num_envs: int, wait_s: float, compute_s: float) -> float:
         observation_space = gymnasium.spaces.Box(-1, 1, (8,), np.float32)
         action_space = gymnasium.spaces.Discrete(2)
 
+        def __init__(self, wait_s: float, compute_s: float) -> None:
+            self.wait_s, self.compute_s = wait_s, compute_s
+
         def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
             return np.zeros(8, np.float32), {}
 
         def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
-            if wait_s:
-                time.sleep(wait_s)
-            end = time.thread_time() + compute_s
+            if self.wait_s:
+                time.sleep(self.wait_s)
+            end = time.thread_time() + self.compute_s
             while time.thread_time() < end:
                 pass
             return np.zeros(8, np.float32), 0.0, False, False, {}
 
-    def step_s(envs: gymnasium.vector.VectorEnv) -> float:
+    def step_s(kind: type[gymnasium.vector.VectorEnv], wait_s: float, compute_s: float, seconds: float) -> float:
+        envs = kind([partial(Environment, wait_s, compute_s)] * count)  # type: ignore[call-arg]
         envs.reset(seed=0)
         actions = np.zeros(count, np.int64)
         times: list[float] = []
         began = time.perf_counter()
-        while time.perf_counter() - began < MEASURE_S or len(times) <= LEAST_STEPS:
+        while time.perf_counter() - began < seconds or len(times) <= LEAST_STEPS:
             started = time.perf_counter()
             envs.step(actions)
             times.append(time.perf_counter() - started)
@@ -76,9 +82,9 @@ def measured_ratio(num_envs: int, wait_s: float, compute_s: float) -> float:
         return statistics.fmean(times[1:])
 
     count = min(num_envs, MOST_PROCESSES)
-    return step_s(gymnasium.vector.AsyncVectorEnv([Environment] * count)) / step_s(
-        gymnasium.vector.SyncVectorEnv([Environment] * count)
-    )
+    one_after_another, parallel = gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv
+    own_s = max(0.0, compute_s - step_s(one_after_another, 0.0, 0.0, IDLE_S) / count)
+    return step_s(parallel, wait_s, own_s, MEASURE_S) / step_s(one_after_another, wait_s, own_s, MEASURE_S)
 
 
 if __name__ == "__main__":
