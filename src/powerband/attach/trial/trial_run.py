@@ -17,6 +17,7 @@ from powerband.attach.launch import launch
 from powerband.attach.records import Record
 from powerband.attach.script_run import ScriptOptions, ScriptRun, watched
 from powerband.attach.trial.change import Change
+from powerband.attach.trial.gain import DRAWS
 from powerband.attach.trial.work import Work, leading_marks, rate_of
 from powerband.core.errors import ConfigError
 
@@ -27,8 +28,6 @@ COMPILE_S = 120.0
 """Additional seconds of a run with compilation."""
 PROBE_CYCLES, LEAST_BLOCKS = 6, 3
 """Blocks of updates with each change, and the smallest number from which a gain is predicted."""
-DRAWS = 2_000
-"""Resamplings of the bootstrap."""
 UNSTEADY = 0.15
 """Half width of the 95 % interval of a probed rate, as a share of it, above which a probe predicts nothing."""
 BY_VARIABLES = ("tqdm", "mujoco_gl")

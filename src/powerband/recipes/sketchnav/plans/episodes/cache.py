@@ -71,7 +71,7 @@ def generate_cached(
         plans = sum(len(part.numbers) for part in finished)
         progress(plans if current in finished else plans + number - current.numbers.start)
 
-    count = process_count(sum(part.missing for part in parts)) if parts[0].file is not None else 0
+    count = process_count(sum(part.missing for part in parts))
     begin = int(os.environ.get("LOCAL_RANK", 0)) / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     with part_processes(count, scenes, split, seed):
         for index, part in from_place(parts, begin):

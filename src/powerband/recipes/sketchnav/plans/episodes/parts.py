@@ -69,8 +69,8 @@ def read_cached(file: Path | None, scenes: EpisodeConfig, split: Split, seed: in
 
     def load(file: Path) -> Episodes:
         cached, metadata = Episodes.load(file)
-        origin = (metadata["scenes"], metadata["split"], metadata["seed"])
-        if origin != (asdict(scenes), split, str(seed)) or "sha256" not in metadata:
+        found = (metadata["scenes"], metadata["split"], metadata["seed"])
+        if found != (asdict(scenes), split, str(seed)) or "sha256" not in metadata:
             raise ValueError(f"{file} holds an episode set of other scenes, split or seed")
         return cached
 
