@@ -1,10 +1,10 @@
 """Runs the tests of `tests/gpu` and writes the outcome of each test as soon as it is known.
 
-    python benchmarks/gpu/gpu_tests.py [--processes 12] [--json benchmarks/results/gpu_tests.json]
+    python benchmarks/gpu/gpu_tests.py [--processes 14] [--json benchmarks/results/gpu_tests.json]
 
 The tests run in several processes: a CUDA error makes all later calls of its process fail, and the processes compile
-their kernels at the same time. A run that is killed leaves the outcomes so far and the names of the tests that
-were running. The exit status is 1 if a test failed or a process died.
+their kernels at the same time. Tests that share compiled functions run in one process. A run that is killed leaves the
+outcomes so far and the names of the tests that were running. The exit status is 1 if a test failed or a process died.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests" / "gpu"
-TEST_TIMEOUT_S = 100
+TEST_TIMEOUT_S = 150
 """Seconds per test, if the package pytest-timeout is installed. Several files compile kernels at the same time."""
 MESSAGE_CHARACTERS = 2_000
 """Last characters of a failure that are stored."""
@@ -80,6 +80,19 @@ def collected() -> list[str]:
     return ids if not listed.returncode and ids else sorted(map(str, TESTS.glob("test_*.py")))
 
 
+def groups(tests: list[str]) -> list[list[str]]:
+    """Groups tests that compile the same functions, so that one process compiles them once.
+
+    These are the tests of a file, and of those with several parameters the ones with the same last parameter.
+    """
+    found: dict[str, list[str]] = {}
+    for test in tests:
+        name, _, parameters = test.rstrip("]").partition("[")
+        first, separator, last = parameters.rpartition("-")
+        found.setdefault(f"{name} {last}" if separator else name.partition("::")[0], []).append(test)
+    return sorted(found.values(), key=len, reverse=True)
+
+
 def merge(paths: list[Path]) -> dict[str, Any]:
     """Returns the outcomes of all processes: counts, running tests and a row per test."""
     records = [json.loads(path.read_text()) for path in paths if path.exists()]
@@ -91,17 +104,20 @@ def merge(paths: list[Path]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("tests", nargs="*", help="run these tests or files in this process")
-    parser.add_argument("--processes", type=int, default=12)
+    parser.add_argument("--processes", type=int, default=14)
     parser.add_argument("--json", type=Path, default=Path("benchmarks/results/gpu_tests.json"))
     options = parser.parse_args()
     if options.tests:
         sys.exit(run_tests(options.tests, options.json))
     tests = collected()
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"{number}.json" for number in range(min(options.processes, len(tests)))]
+        shares = groups(tests)
+        paths = [Path(folder) / f"{number}.json" for number in range(min(options.processes, len(shares)))]
         this_file = str(Path(__file__).resolve())
         processes = [
-            subprocess.Popen([sys.executable, this_file, *tests[number :: len(paths)], "--json", str(path)], cwd=ROOT)
+            subprocess.Popen(
+                [sys.executable, this_file, *sum(shares[number :: len(paths)], []), "--json", str(path)], cwd=ROOT
+            )
             for number, path in enumerate(paths)
         ]
         while any(process.poll() is None for process in processes):

@@ -97,7 +97,7 @@ STEPS = (
     ),
     Step(
         "sac",
-        45,
+        40,
         ("benchmarks/updates/sac_graphs.py", *"--updates 200 --rounds 3".split()),
         (
             "benchmarks/updates/sac_graphs.py",
@@ -109,7 +109,7 @@ STEPS = (
     ),
     Step(
         "rdt",
-        100,
+        85,
         ("benchmarks/updates/rdt_features.py", *"--models rdt-1b --ledger --rounds 3".split()),
         (
             "benchmarks/updates/rdt_features.py",
@@ -120,7 +120,7 @@ STEPS = (
     ),
     Step(
         "uav",
-        35,
+        30,
         ("benchmarks/environments/uav_env.py", *"--device cuda --missions 64 512 4096 --seconds 2".split()),
         ("benchmarks/environments/uav_env.py", *CPU, *"--missions 1 --seconds 0.1".split()),
         NUMBA,
@@ -147,7 +147,7 @@ STEPS = (
     ),
     Step(
         "tests",
-        130,
+        170,
         ("benchmarks/gpu/gpu_tests.py",),
         ("benchmarks/gpu/gpu_tests.py", "--processes", "1"),
         (*NUMBA, "pytest"),
@@ -163,7 +163,7 @@ STEPS = (
     ),
     Step(
         "sac compiled",
-        75,
+        70,
         ("benchmarks/updates/sac_graphs.py", *"--modes compiled --precisions bf16 --updates 1000 --rounds 3".split()),
         ("benchmarks/updates/sac_graphs.py", *CPU, *"--modes compiled --precisions bf16".split()),
         ("torch", "numpy"),

@@ -198,3 +198,11 @@ def test_kernels_that_overlap_count_once(monkeypatch: pytest.MonkeyPatch) -> Non
     from launch_account import covered
 
     assert covered([(5.0, 6.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.5)]) == 4.0 and covered([]) == 0.0
+
+
+def test_gpu_tests_that_compile_the_same_share_a_process(script: ModuleType) -> None:
+    from gpu import gpu_tests
+
+    games, graph = "t/test_snakes.py::test_games", "t/test_snakes.py::test_graph"
+    tests = [f"{games}[a-grid]", f"{games}[a-list]", f"{games}[b-grid]", graph, "t/test_uav.py::test_it[w0]"]
+    assert sorted(gpu_tests.groups(tests)) == sorted([[tests[0], tests[2]], [tests[1]], [graph], [tests[4]]])

@@ -32,6 +32,8 @@ ACCOUNTS_OF = {
     "comm-bound": ("collectives",),
     "rank-straggler": ("collectives",),
     "act-bound": ("act", "store"),
+    "launch-bound": ("update", "act"),
+    "host-sync": ("h2d",),
 }
 """Cause -> accounts whose lines of code show where it is."""
 
@@ -185,6 +187,11 @@ def _rates(profile: ScriptProfile) -> list[str]:
         update_s = sum(leader.parts.values())
         parts = ", ".join(f"{name} {s / max(update_s, 1e-9):.0%}" for name, s in leader.parts.items())
         lines.append(f"updates: {facts.grad_steps / wall_s:,.1f} per second, {facts.precision}; of their time {parts}")
+    if (device := leader.device) is not None:
+        lines.append(
+            f"GPU: it runs kernels for {device.busy:.0%} of the time, {device.kernels:,.0f} per update; the host waits "
+            f"for it {device.syncs:,.1f} times per update, {duration(device.sync_s)} each"
+        )
     return lines
 
 

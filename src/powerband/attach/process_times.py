@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from powerband.attach.device_times import DeviceTimes, by_device
 from powerband.attach.records import Record
 from powerband.core.telemetry.phase_clock import BINS, PhaseTimes
 from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
@@ -50,6 +51,7 @@ class ProcessTimes:
         envs: Class of an outermost environment -> environment steps since the start of the process.
         queue_s: Seconds in which the main thread was ready to run and had no core.
         render_s: Seconds in which environments drew images.
+        device: What the GPU did; None without one, or if its kernels were not recorded.
         lines: Places in the code, the one with the most time first.
     """
 
@@ -64,6 +66,7 @@ class ProcessTimes:
     envs: dict[str, int]
     queue_s: float
     render_s: float = 0.0
+    device: DeviceTimes | None = None
     lines: list[Line] = field(default_factory=list)
 
     @property
@@ -118,18 +121,21 @@ def process_times(record: Record, start_ns: int, end_ns: int) -> ProcessTimes | 
         {name: _worst_s(counts, last["worst_ns"].get(name, 0)) for name, counts in bins.items()},
         bins,
     )
+    updates, env_steps = (last[name] - first[name] for name in ("updates", "env_steps"))
+    ledger, device = by_device(Ledger.from_phases(phases), record, updates, env_steps)
     return ProcessTimes(
         record,
-        Ledger.from_phases(phases),
+        ledger,
         {name: host[name] for name in ("forward", "backward", "optimizer") if name in host},
-        last["env_steps"] - first["env_steps"],
+        env_steps,
         last["counts"].get("env", 0) - first["counts"].get("env", 0),
         last["num_envs"],
-        last["updates"] - first["updates"],
+        updates,
         last["optimizer_steps"] - first["optimizer_steps"],
         last["envs"],
         last["queue_s"] - first["queue_s"],
         (last.get("render_ns", 0) - first.get("render_ns", 0)) * 1e-9,
+        device,
         lines,
     )
 

@@ -11,12 +11,19 @@ from powerband.attach.process_times import ProcessTimes
 def update_facts(leader: ProcessTimes, iterations: int) -> dict[str, Any]:
     """Returns the fields of `WindowFacts` that the probe of the updates fills; none if it has not ended in time.
 
+    With a GPU they are those of the record of its kernels.
+
     Args:
         leader: Process that trains.
         iterations: Iterations of the window.
     """
     facts: dict[str, Any] = {}
-    update_s = leader.ledger.seconds.get("update", 0.0) / leader.updates if leader.updates else 0.0
+    update_s = leader.ledger.by_host().seconds.get("update", 0.0) / leader.updates if leader.updates else 0.0
+    if (device := leader.device) is not None:
+        facts["device_busy"] = device.busy
+        if iterations:
+            facts["syncs_per_iteration"] = device.syncs * leader.updates / iterations
+            facts["sync_s"] = device.sync_s
     for probe in leader.record.of_kind("update_profile")[-1:]:
         updates = max(1, probe["updates"])
         ready_s = leader.ledger.thread_s + leader.queue_s

@@ -106,7 +106,7 @@ def observed(
     optimizers = record.of_kind("optimizer")
     return Observed(
         ledger.wall_s,
-        ledger.seconds,
+        ledger.by_host().seconds,
         ledger.thread_s,
         ledger.cpu_s,
         leader.queue_s,

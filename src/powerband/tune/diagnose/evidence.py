@@ -18,8 +18,8 @@ class Finding:
         explained_share: Share of the wall time that the cause explains, 0 to 1.
         sentence: Description of the bottleneck with its figures.
         fix: Remedy that applies to any training loop.
-        account_group: "env" or "update" if the explained share belongs to one of these accounts (categories of
-            time); otherwise "".
+        account_group: "env", "update" or "launch" if the explained share belongs to one of these accounts (categories
+            of time); otherwise "".
         knobs: Settings that affect the bottleneck, the most likely remedy first.
     """
 
@@ -39,7 +39,7 @@ class Evidence:
         ledger: Wall time per account (category of time), mean over ranks.
         ledgers: Ledger of each rank.
         facts: Figures of the leading rank besides its ledger.
-        explained_by_account: "env" or "update" -> share of the wall time that earlier rules explained.
+        explained_by_account: "env", "update" or "launch" -> share of the wall time that earlier rules explained.
     """
 
     ledger: Ledger
@@ -51,7 +51,7 @@ class Evidence:
         """Returns the share of the wall time in `accounts` that earlier rules left unexplained, 0 to 1.
 
         Args:
-            account_group: "env" or "update", a key of `explained_by_account`.
+            account_group: "env", "update" or "launch", a key of `explained_by_account`.
             accounts: Accounts (categories of time) of the ledger whose shares are added.
         """
         return max(0.0, self.ledger.share(*accounts) - self.explained_by_account.get(account_group, 0.0))

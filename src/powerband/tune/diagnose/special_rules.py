@@ -131,16 +131,20 @@ def host_sync(evidence: Evidence) -> Finding | None:
     """Returns a finding if the training loop waits for the device to convert tensors to Python values."""
     facts = evidence.facts
     seconds = facts.syncs_per_iteration * facts.iterations * facts.sync_s
-    explained_share = min(1.0, seconds / evidence.ledger.wall_s)
+    waiting = explained_share = min(1.0, seconds / evidence.ledger.wall_s)
+    lost = ""
+    if facts.device_busy is not None:  # waiting for a busy device costs nothing; what follows is the loss
+        explained_share = min(waiting, evidence.ledger.share("launch"))
+        lost = f", after which the GPU waits for new kernels. That costs {explained_share:.0%}"
     if explained_share < limit.HOST_SYNC:
         return None
     return Finding(
         "host-sync",
         explained_share,
         f"The loop converts tensors to Python values {facts.syncs_per_iteration:.0f} times an iteration, "
-        f"{duration(facts.sync_s)} each: {explained_share:.0%} of the time.",
+        f"{duration(facts.sync_s)} each: {waiting:.0%} of the time{lost}.",
         "Accumulate metrics on the device and read them once per log interval: no .item(), float() or print per step.",
-        "update",
+        "update" if facts.device_busy is None else "launch",
     )
 
 
@@ -173,18 +177,19 @@ def small_batch(evidence: Evidence) -> Finding | None:
 def launch_bound(evidence: Evidence) -> Finding | None:
     """Returns a finding if the device waits while the host launches its kernels."""
     ledger, busy = evidence.ledger, evidence.facts.device_busy
-    explained_share = ledger.share("launch")
+    explained_share = evidence.unexplained_share("launch", "launch")
     if explained_share < limit.LAUNCH_BOUND or busy is None:
         return None
     largest = sorted(ledger.launch, key=ledger.launch.__getitem__, reverse=True)[:3]
     parts = ", ".join(f"{name} {ledger.launch[name] / ledger.wall_s:.0%}" for name in largest)
+    sizes = "More environments per step and larger batches" if evidence.facts.env_steps else "Larger batches"
     return Finding(
         "launch-bound",
         explained_share,
         f"The GPU runs kernels for {busy:.0%} of the time. For {explained_share:.0%} it waits while the host launches "
         f"them ({parts}).",
-        "More environments per step and larger batches, because a launch costs the same for any size; CUDA graphs and "
-        "compiled losses for updates; or the CPU, if it is faster at this size.",
+        f"{sizes}, because a launch costs the same for any size; CUDA graphs and compiled losses for updates; or the "
+        "CPU, if it is faster at this size.",
         "",
         ("num_envs", "graph_updates", "compile", "global_batch_size", "minibatches", "gpus"),
     )

@@ -111,12 +111,20 @@ class Ledger:
             )
             if count and (account not in spans or _total(figures) > _total(spans[account])):
                 spans[account] = figures  # of several names for one account, the one with the most time represents it
-        launch = {name: (1 - share) * seconds[name] for name, share in (kernels or {}).items() if name in seconds}
-        for name, spent in launch.items():
-            seconds[name] -= spent
+        ledger = cls(phases.wall_s, seconds, spans, device, phases.cpu_s, phases.thread_s)
+        return ledger.by_device(kernels) if kernels else ledger
+
+    def by_device(self, kernels: Mapping[str, float]) -> Ledger:
+        """Returns the ledger with the account ``launch``: the time of accounts in which the device waited for the host.
+
+        Args:
+            kernels: Account whose work runs on the device -> share of its time in which the device ran a kernel.
+        """
+        launch = {name: (1 - share) * self.seconds[name] for name, share in kernels.items() if name in self.seconds}
+        seconds = {name: spent - launch.get(name, 0.0) for name, spent in self.seconds.items()}
         if launch:
             seconds["launch"] = sum(launch.values())
-        return cls(phases.wall_s, seconds, spans, device, phases.cpu_s, phases.thread_s, launch)
+        return replace(self, seconds=seconds, launch=launch)
 
     def by_host(self) -> Ledger:
         """Returns the ledger without the account ``launch``: its time belongs to the accounts that launched."""

@@ -86,6 +86,7 @@ class Clock:
             `env_calls`.
         optimizers: Identity of an optimiser -> number of its steps.
         recorded, trace: Spans while they are recorded, and afterwards: account, start, end.
+        kept: All spans while the kernel probe needs them: account, start, end. None keeps none.
         marks: Progress of the script while a trial needs it: (updates, environment steps, time), at most 200 per
             second. None records no progress.
         after_mark: Function that is called after each step while a trial records progress; None calls nothing.
@@ -128,6 +129,7 @@ class Clock:
         self.at_next_span: Callable[[str], None] | None = None
         self.recorded: list[tuple[str, int, int]] | None = None
         self.trace: list[tuple[str, int, int]] = []
+        self.kept: list[tuple[str, int, int]] | None = None
         self.since = self.marked_ns = perf_counter_ns()
         self.last_mark: tuple[int, int, int] | None = None
         if self.marks:
@@ -237,7 +239,9 @@ class Clock:
             if duration > top.longest:
                 top.longest = duration
             self.previous = top.name
-            recorded = self.recorded
+            kept, recorded = self.kept, self.recorded
+            if kept is not None:
+                kept.append((top.name, opened[-1][1], now))
             if recorded is not None:
                 recorded.append((top.name, opened[-1][1], now))
                 if len(recorded) >= SPANS:

@@ -1,5 +1,7 @@
 """Update probe: profiles some updates after the window, and repeats some with fewer threads than cores or as many.
 
+With a GPU it records the kernels of some iterations instead (`kernel_probe`).
+
 The launcher asks for it by a file right before it ends the script. The shares of the ledger do not say why an update
 takes long: because its operations compute, because launching them dominates, because the loop waits for values from
 the device, or because more threads than cores compete. The probe runs in the thread that trains, after an optimiser
@@ -17,6 +19,7 @@ from typing import Any
 
 from powerband_attach import record
 from powerband_attach.profile.clock import clock
+from powerband_attach.profile.kernel_probe import KernelProbe, kernel_probe
 from powerband_attach.safely import safely
 
 ASKED = "probe"
@@ -49,6 +52,7 @@ class UpdateProbe:
         self.asked = False
         self._part = ""
         self._profiler: Any = None
+        self._kernels: KernelProbe | None = None
         self._threads: list[int] = []
         self._began_ns = self._updates = self._spans_ns = 0
 
@@ -89,13 +93,18 @@ class UpdateProbe:
         enough = updates >= UPDATES and passed_ns >= SHORTEST_NS or updates >= FEW_UPDATES and passed_ns >= LONG_NS
         if not self._part:
             if torch.cuda.is_initialized():  # the time of a kernel is not that of its operation on the host
-                return self._try_threads(torch)
+                self._part, self._kernels = "kernels", kernel_probe()
+                return self._kernels is not None or self._try_threads(torch)
             self._part = "profile"
             self._profiler = _profiler()
             if self._profiler is None:
                 return self._try_threads(torch)
             self._profiler.__enter__()
             self._mark()
+        elif self._part == "kernels":
+            if self._kernels is not None and self._kernels.has_enough():
+                record.write("kernel_profile", **self._kernels.end())
+                return self._try_threads(torch)
         elif self._part == "profile" and (enough or updates >= MOST_UPDATES):
             self._profiler.__exit__(None, None, None)
             record.write("update_profile", updates=updates, **_sums(self._profiler.function_events))
