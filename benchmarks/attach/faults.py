@@ -28,8 +28,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fault_rows import PLACE, RIGHT, ROWS, Row
+from powerband.attach.processes.script_run import ScriptOptions
 from powerband.attach.script_profile import profile_script
-from powerband.attach.script_run import ScriptOptions
 from powerband.core.machine.device import host_facts
 
 SCRIPTS = Path(__file__).parent / "fault_scripts"

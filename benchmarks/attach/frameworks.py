@@ -43,7 +43,7 @@ from typing import Any
 
 import psutil
 
-from powerband.attach.launch import launch
+from powerband.attach.processes.launch import launch
 from powerband.bench.intervals import median_interval
 from powerband.core.machine.device import host_facts
 

@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from powerband.attach.launch import launch
+from powerband.attach.processes.launch import launch
 from powerband.core.machine.device import host_facts
 
 SCRIPTS = Path(__file__).parent / "device_scripts"

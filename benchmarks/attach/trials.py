@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from powerband.attach.script_run import ScriptOptions
+from powerband.attach.processes.script_run import ScriptOptions
 from powerband.attach.trial.change import Change, variables_of_threads
 from powerband.attach.trial.trials import Trials
 from powerband.attach.trial.tried import TriedChanges

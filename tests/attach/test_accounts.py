@@ -19,8 +19,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from powerband.attach.launch import BOOTSTRAP
-from powerband.attach.process_times import _divided
+from powerband.attach.processes.launch import BOOTSTRAP
+from powerband.attach.times.process_times import _divided
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import powerband
-from powerband.attach import launch as launch_module
-from powerband.attach import process_tree
-from powerband.attach.launch import BOOTSTRAP, Launched, launch
+from powerband.attach.processes import launch as launch_module
+from powerband.attach.processes import process_tree
+from powerband.attach.processes.launch import BOOTSTRAP, Launched, launch
 from powerband.core.errors import ConfigError
 
 PROCESSES = """
@@ -101,7 +101,7 @@ def test_a_variable_switches_it_off(tmp_path: Path) -> None:
 
 
 def test_a_signal_is_passed_on_and_gives_its_status(tmp_path: Path) -> None:
-    code = "from pathlib import Path; import sys; from powerband.attach.launch import launch\n"
+    code = "from pathlib import Path; import sys; from powerband.attach.processes.launch import launch\n"
     code += (
         "script = launch([sys.executable, 'script.py'], 'profile', Path('.')); script.wait(); sys.exit(script.status)"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerband.attach.launch import launch
+from powerband.attach.processes.launch import launch
 
 COMPILED = """
 import torch

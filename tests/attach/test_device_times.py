@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from powerband.attach.device_times import by_device
-from powerband.attach.launch import BOOTSTRAP
-from powerband.attach.records import Record
+from powerband.attach.findings import script_profile
+from powerband.attach.processes.launch import BOOTSTRAP
+from powerband.attach.processes.records import Record
+from powerband.attach.processes.script_run import ScriptRun
+from powerband.attach.times.device_times import device_times
 from powerband.tune.diagnose.diagnosis import diagnose
 from powerband.tune.measure.facts import WindowFacts
 from powerband.tune.measure.ledger import Ledger
@@ -71,7 +73,7 @@ def record_of(**figures: Any) -> Record:
 def test_waiting_for_the_device_belongs_to_the_account_that_launched_its_kernels() -> None:
     host = Ledger(10.0, {"env": 2.0, "act": 1.0, "update": 2.0, "h2d": 4.5, "other": 0.5})
     record = record_of(launched_s={"update": 0.6, "act": 0.05, "copy": 0.01}, sync_s=0.45)
-    ledger, device = by_device(host, record, updates=100, env_steps=200)
+    ledger, device = device_times(host, record, updates=100, env_steps=200)
     assert device is not None
     assert (device.kernels, device.syncs) == (100, 1)
     assert device.busy == pytest.approx(0.66)
@@ -84,15 +86,36 @@ def test_waiting_for_the_device_belongs_to_the_account_that_launched_its_kernels
 def test_environments_count_only_if_their_work_runs_on_the_device() -> None:
     host = Ledger(10.0, {"env": 8.0, "update": 2.0})
     on_cpu = record_of(launched_s={"update": 0.1, "env": 0.001}, sync_s=0.0)
-    assert by_device(host, on_cpu, 100, 200)[0].launch == pytest.approx({"update": 1.0})
+    assert device_times(host, on_cpu, 100, 200)[0].launch == pytest.approx({"update": 1.0})
     on_gpu = record_of(launched_s={"update": 0.1, "env": 0.2}, sync_s=0.0)
-    assert by_device(host, on_gpu, 100, 200)[0].launch == pytest.approx({"update": 1.0, "env": 6.0})
+    assert device_times(host, on_gpu, 100, 200)[0].launch == pytest.approx({"update": 1.0, "env": 6.0})
 
 
 @pytest.mark.parametrize("lines", [[], [{"kind": "kernel_profile", "kernels": 0, "updates": 3}]])
 def test_without_kernels_the_ledger_is_that_of_the_host(lines: list[dict[str, Any]]) -> None:
     host = Ledger(10.0, {"update": 10.0})
-    assert by_device(host, Record(1, 0, 0, {}, lines), 100, 0) == (host, None)
+    assert device_times(host, Record(1, 0, 0, {}, lines), 100, 0) == (host, None)
+
+
+def times_line(now_s: int, updates: int) -> dict[str, Any]:
+    """A line of a record, of a script that does nothing but updates."""
+    empty: dict[str, Any] = {"bins": {}, "counts": {}, "worst_ns": {}, "envs": {}, "samples": []}
+    zeros = dict.fromkeys(("env_steps", "num_envs", "cpu_s", "thread_s", "queue_s"), 0)
+    moment = {"kind": "times", "now_ns": now_s * 10**9, "ns": {"backward": now_s * 10**9}}
+    return {**empty, **zeros, **moment, "updates": updates, "optimizer_steps": updates}
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_report_says_if_the_kernels_are_unknown(recorded: bool) -> None:
+    optimizer = {"kind": "optimizer", "name": "Adam", "device": "cuda:0", "dtype": "float32", "threads": 1}
+    kernels = record_of(launched_s={"update": 0.001}, sync_s=0.0).lines if recorded else []
+    lines = [optimizer, times_line(0, 0), times_line(10, 1000), *kernels]
+    record = Record(1, 0, 0, {"rank": None, "argv": ["train.py"]}, lines)
+    profile = script_profile(["python", "train.py"], ScriptRun([record], [], 0, 0, 11 * 10**9, 1.0))
+    assert profile is not None
+    assert any("not recorded" in note for note in profile.to_dict()["remarks"]) != recorded
+    assert (profile.diagnosis.cause == "launch-bound") == recorded
+    assert ("GPU: it runs kernels for 1% of the time" in str(profile)) == recorded
 
 
 @pytest.mark.parametrize(
@@ -110,7 +133,7 @@ def test_reading_values_costs_what_the_device_idles_afterwards(
     waiting_s = 100 * syncs * sync_s
     host = Ledger(10.0, {"update": 10.0 - waiting_s, "h2d": waiting_s})
     record = record_of(launched_s={"update": kernels_s / 10}, syncs=10 * syncs, sync_s=10 * sync_s)
-    ledger, device = by_device(host, record, 100, 0)
+    ledger, device = device_times(host, record, 100, 0)
     assert device is not None
     facts = WindowFacts(
         iterations=100, grad_steps=100, device_busy=device.busy, syncs_per_iteration=device.syncs, sync_s=device.sync_s

@@ -13,8 +13,8 @@ import pytest
 import powerband
 from powerband.attach.findings import short_path
 from powerband.attach.page import chrome_trace
-from powerband.attach.process_times import process_times
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
+from powerband.attach.times.process_times import process_times
 
 LOOP = """
 import powerband

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from powerband.attach import script_run
 from powerband.attach.audit.short_run import Limits, run_short
-from powerband.attach.launch import launch
-from powerband.attach.script_run import ScriptOptions
+from powerband.attach.processes import script_run
+from powerband.attach.processes.launch import launch
+from powerband.attach.processes.script_run import ScriptOptions
 from powerband.cli.main import main
 from powerband.core.errors import ConfigError
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import powerband
-from powerband.attach import script_run
 from powerband.attach.findings import script_profile
-from powerband.attach.records import Record
-from powerband.attach.script_run import ScriptOptions, ScriptRun, watched
+from powerband.attach.processes import script_run
+from powerband.attach.processes.records import Record
+from powerband.attach.processes.script_run import ScriptOptions, ScriptRun, watched
 from powerband.cli.main import main
 
 S = 10**9

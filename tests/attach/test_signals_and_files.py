@@ -17,8 +17,8 @@ import pytest
 import powerband
 from powerband.attach.audit.short_run import Limits, run_short
 from powerband.attach.findings import ScriptProfile, script_profile
-from powerband.attach.records import Record
-from powerband.attach.script_run import ScriptRun
+from powerband.attach.processes.records import Record
+from powerband.attach.processes.script_run import ScriptRun
 from powerband.attach.trial import script_trial
 from powerband.cli.main import main
 from powerband.core.errors import Interrupted, exit_on_signal

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from powerband.attach.launch import BOOTSTRAP
-from powerband.attach.process_times import ProcessTimes
-from powerband.attach.records import Record
-from powerband.attach.update_facts import render_facts, update_facts
+from powerband.attach.processes.launch import BOOTSTRAP
+from powerband.attach.processes.records import Record
+from powerband.attach.times.process_times import ProcessTimes
+from powerband.attach.times.update_facts import render_facts, update_facts
 from powerband.cli.main import main
 from powerband.tune.diagnose.diagnosis import diagnose
 from powerband.tune.measure.facts import WindowFacts

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from powerband.attach.process_times import Line, ProcessTimes, process_times
-from powerband.attach.script_run import ScriptRun
+from powerband.attach.processes.script_run import ScriptRun
+from powerband.attach.times.process_times import Line, ProcessTimes, process_times
+from powerband.attach.times.window import facts_of, ranks_of
 from powerband.attach.trial.tried import TriedChanges
-from powerband.attach.window import facts_of, ranks_of
 from powerband.tune.diagnose.diagnosis import Diagnosis, diagnose
 from powerband.tune.diagnose.evidence import Finding
 from powerband.tune.measure.facts import WindowFacts
@@ -142,6 +142,9 @@ def script_profile(command: Sequence[str], run: ScriptRun) -> ScriptProfile | No
     if not processes:
         return None
     ranks = ranks_of(processes)
+    optimizers = ranks[0].record.of_kind("optimizer")
+    if optimizers and optimizers[0]["device"].startswith("cuda") and ranks[0].device is None:
+        run.notes.append("the kernels of the GPU were not recorded, so the time in which it waits is unknown")
     facts = facts_of(ranks, processes)
     diagnosis = diagnose([each.ledger for each in ranks], facts)
     advice = [_advice(finding, ranks[0]) for finding in diagnosis.findings]

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from powerband.attach.findings import ScriptProfile, script_profile
-from powerband.attach.launch import BOOTSTRAP, FOLDER, TOOL, switched_off
-from powerband.attach.records import read_records
-from powerband.attach.script_run import ScriptRun, window_start
-from powerband.attach.temporary_folder import temporary_folder
+from powerband.attach.processes.launch import BOOTSTRAP, FOLDER, TOOL, switched_off
+from powerband.attach.processes.records import read_records
+from powerband.attach.processes.script_run import ScriptRun, window_start
+from powerband.attach.processes.temporary_folder import temporary_folder
 from powerband.core.config.command_line import check_writable, print_or_write
 from powerband.core.errors import ConfigError
 

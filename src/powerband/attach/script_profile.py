@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from powerband.attach.launch import TOOL, switched_off
-from powerband.attach.script_run import ScriptOptions, run_script
+from powerband.attach.processes.launch import TOOL, switched_off
+from powerband.attach.processes.script_run import ScriptOptions, run_script
 
 if TYPE_CHECKING:
     from powerband.attach.findings import ScriptProfile

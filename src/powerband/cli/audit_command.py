@@ -44,7 +44,7 @@ def audit(arguments: list[str]) -> int:
     options = resolve(AuditOptions, own, help_command="powerband audit --help").config
     from powerband.attach.audit.audit import Audit, ScriptFailed
     from powerband.attach.audit.table import print_table
-    from powerband.attach.launch import refuse_if_switched_off
+    from powerband.attach.processes.launch import refuse_if_switched_off
     from powerband.core.telemetry.console import budget_progress_bar
 
     refuse_if_switched_off("powerband audit")

@@ -13,7 +13,7 @@ from powerband.core.errors import ConfigError, exit_on_signal
 
 if TYPE_CHECKING:
     from powerband.attach.findings import ScriptProfile
-    from powerband.attach.script_run import ScriptOptions
+    from powerband.attach.processes.script_run import ScriptOptions
 
 SEPARATOR = "--"
 PROFILE_USAGE = (
@@ -49,8 +49,8 @@ def profile_script(arguments: list[str]) -> int:
     Returns:
         Exit status of the script if it has ended by itself, 0 if the profile has ended it.
     """
+    from powerband.attach.processes.script_run import ScriptOptions
     from powerband.attach.script_profile import profile_script as run_and_diagnose
-    from powerband.attach.script_run import ScriptOptions
 
     words, command = split_command(arguments)
     target, words = split_json_option(words)
@@ -103,7 +103,7 @@ def _try(command: list[str], options: ScriptOptions, target: str) -> int:
         Exit status: the script's own if it has ended with an error, 128 + signal if a signal ended the trials, else
         0; 1 if nothing was measured.
     """
-    from powerband.attach.launch import refuse_if_switched_off
+    from powerband.attach.processes.launch import refuse_if_switched_off
     from powerband.attach.trial.script_trial import try_script
     from powerband.core.telemetry.console import budget_progress_bar
 

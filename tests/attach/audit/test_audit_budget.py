@@ -13,7 +13,7 @@ from powerband.attach.audit import audit as audit_module
 from powerband.attach.audit.audit import Audit, AuditResult
 from powerband.attach.audit.options import AuditOptions
 from powerband.attach.audit.short_run import ShortRun
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
 from powerband.cli.main import main
 from powerband.cli.script_commands import split_command
 from powerband.core.errors import ConfigError

@@ -13,7 +13,7 @@ from powerband.attach.audit import audit as audit_module
 from powerband.attach.audit.audit import Audit, AuditResult, ScriptFailed
 from powerband.attach.audit.options import AuditOptions
 from powerband.attach.audit.short_run import ShortRun
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
 from powerband.core.errors import ConfigError
 
 OPTION = {"kind": "option", "type": "int", "where": "train.py:1", "given": True, "choices": [], "opaque": False}

@@ -15,7 +15,7 @@ from powerband.attach.audit.source_scan import SourceScan
 from powerband.attach.audit.texts import EVIDENCE, Wording
 from powerband.attach.audit.values import acts_within, values_to_try
 from powerband.attach.audit.verdict import Evidence, Verdict, judge
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
 
 LOSSES = [(1.0 + 0.1 * step).hex() for step in range(20)]
 EVENTS = [["e", 10], ["u", 1], *[["e", 1], ["u", 1]] * 19]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from powerband.attach.findings import _advice
-from powerband.attach.process_times import Line, ProcessTimes
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
+from powerband.attach.times.process_times import Line, ProcessTimes
 from powerband.attach.trial import plausible, rehearsal
 from powerband.attach.trial.observed import Loader, Observed, observed
 from powerband.attach.trial.plausible import plausible_changes

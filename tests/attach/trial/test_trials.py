@@ -16,8 +16,8 @@ import jsonschema
 import pytest
 
 from powerband.attach.findings import script_profile
+from powerband.attach.processes.script_run import ScriptOptions
 from powerband.attach.schemas import NAMES, schema
-from powerband.attach.script_run import ScriptOptions
 from powerband.attach.trial import trials
 from powerband.attach.trial.change import Change, Permanent
 from powerband.attach.trial.observed import observed

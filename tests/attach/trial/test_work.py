@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
 from powerband.attach.trial.work import Work, choose_work, leading_marks, rate_of, time_at
 
 

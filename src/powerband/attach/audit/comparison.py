@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from powerband.attach.audit.short_run import ShortRun
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
 
 PROGRESS = re.compile(r"\d+%\||it/s|s/it|\bETA\b")
 """Console lines of progress bars, whose number depends on the time."""

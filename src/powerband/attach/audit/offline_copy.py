@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerband.attach.audit.working_copy import copy_folder, link_around, redirected
-from powerband.attach.temporary_folder import temporary_folder
+from powerband.attach.processes.temporary_folder import temporary_folder
 
 OFFLINE = {
     "WANDB_MODE": "offline",

@@ -14,8 +14,8 @@ from typing import Any
 
 from powerband.attach.audit.offline_copy import offline_copy
 from powerband.attach.audit.working_copy import file_stamps, written_files
-from powerband.attach.launch import Launched, launch
-from powerband.attach.records import Record
+from powerband.attach.processes.launch import Launched, launch
+from powerband.attach.processes.records import Record
 
 REPEATABLE = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
 LOOK_S = 0.1

@@ -1,8 +1,9 @@
 """Start of powerband's instrumentation in a script that knows nothing about it.
 
-Python imports ``sitecustomize`` when it starts. `powerband.attach.launch` puts this folder at the front of PYTHONPATH,
-so Python finds this file instead of the ``sitecustomize`` of the installation, and this file runs that one. Python
-behaves as if this file did not exist: the folder leaves ``sys.path``, and a missing ``sitecustomize`` stays missing.
+Python imports ``sitecustomize`` when it starts. `powerband.attach.processes.launch` puts this folder at the front of
+PYTHONPATH, so Python finds this file instead of the ``sitecustomize`` of the installation, and this file runs that one.
+Python behaves as if this file did not exist: the folder leaves ``sys.path``, and a missing ``sitecustomize`` stays
+missing.
 """
 
 import os

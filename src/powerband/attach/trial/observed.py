@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from powerband.attach.process_times import Line, ProcessTimes
+from powerband.attach.times.process_times import Line, ProcessTimes
 
 VECTOR_CLASSES = ("SyncVectorEnv", "AsyncVectorEnv", "make_vec")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from powerband.attach.audit.working_copy import copied_bytes
 from powerband.attach.findings import ScriptProfile, script_profile
-from powerband.attach.script_run import ScriptOptions
+from powerband.attach.processes.script_run import ScriptOptions
 from powerband.attach.trial.observed import observed
 from powerband.attach.trial.plausible import plausible_changes
 from powerband.attach.trial.trial_run import first_run

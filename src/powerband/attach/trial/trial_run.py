@@ -13,9 +13,9 @@ import numpy as np
 
 from powerband.attach.audit.offline_copy import OfflineCopy, offline_copy
 from powerband.attach.audit.short_run import wait_until
-from powerband.attach.launch import launch
-from powerband.attach.records import Record
-from powerband.attach.script_run import ScriptOptions, ScriptRun, watched
+from powerband.attach.processes.launch import launch
+from powerband.attach.processes.records import Record
+from powerband.attach.processes.script_run import ScriptOptions, ScriptRun, watched
 from powerband.attach.trial.change import Change
 from powerband.attach.trial.gain import DRAWS
 from powerband.attach.trial.work import Work, leading_marks, rate_of

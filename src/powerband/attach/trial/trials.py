@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from powerband.attach.script_run import ScriptOptions
+from powerband.attach.processes.script_run import ScriptOptions
 from powerband.attach.trial.change import Change
 from powerband.attach.trial.gain import Timed, gains_of
 from powerband.attach.trial.plausible import LEAST_GAIN

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
 
 Marks = Sequence[tuple[int, float]]
 """(count, time in seconds) of a process, in order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from powerband.attach.process_times import ProcessTimes
+from powerband.attach.times.process_times import ProcessTimes
 
 
 def update_facts(leader: ProcessTimes, iterations: int) -> dict[str, Any]:

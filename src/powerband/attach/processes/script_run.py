@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from powerband.attach.launch import SILENT_AFTER_S, Launched, launch
-from powerband.attach.process_tree import Process
-from powerband.attach.records import Record
-from powerband.attach.temporary_folder import temporary_folder
+from powerband.attach.processes.launch import SILENT_AFTER_S, Launched, launch
+from powerband.attach.processes.process_tree import Process
+from powerband.attach.processes.records import Record
+from powerband.attach.processes.temporary_folder import temporary_folder
 from powerband.core.config.ranges import Range, check_ranges
 
 FIRST_UPDATES = 3

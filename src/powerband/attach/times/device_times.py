@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
 from powerband.tune.measure.ledger import Ledger
 
 PARTS = ("update", "act", "env")
@@ -30,7 +30,7 @@ class DeviceTimes:
     sync_s: float
 
 
-def by_device(ledger: Ledger, record: Record, updates: int, env_steps: int) -> tuple[Ledger, DeviceTimes | None]:
+def device_times(ledger: Ledger, record: Record, updates: int, env_steps: int) -> tuple[Ledger, DeviceTimes | None]:
     """Divides a ledger by what the device did.
 
     The time of an account whose work runs on the device is divided into that of its kernels and into waiting for

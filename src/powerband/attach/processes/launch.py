@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from powerband.attach.process_tree import Process, ProcessTree
-from powerband.attach.records import Record, read_records
+from powerband.attach.processes.process_tree import Process, ProcessTree
+from powerband.attach.processes.records import Record, read_records
 from powerband.core.errors import ConfigError
 
-BOOTSTRAP = Path(__file__).parent / "bootstrap"
+BOOTSTRAP = Path(__file__).parents[1] / "bootstrap"
 """Folder that goes to the front of PYTHONPATH; its ``sitecustomize`` starts the instrumentation."""
 TOOL, FOLDER = "POWERBAND_ATTACH", "POWERBAND_ATTACH_DIR"
 """Environment variables of the instrumented processes: the tool (empty switches it off), and the folder of records."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from powerband.attach.process_times import ProcessTimes
-from powerband.attach.update_facts import render_facts, update_facts
+from powerband.attach.times.process_times import ProcessTimes
+from powerband.attach.times.update_facts import render_facts, update_facts
 from powerband.tune.measure.cpu_time import CpuUse
 from powerband.tune.measure.facts import WindowFacts
 

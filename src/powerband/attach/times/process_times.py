@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from powerband.attach.device_times import DeviceTimes, by_device
-from powerband.attach.records import Record
+from powerband.attach.processes.records import Record
+from powerband.attach.times.device_times import DeviceTimes, device_times
 from powerband.core.telemetry.phase_clock import BINS, PhaseTimes
 from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
 
@@ -122,7 +122,7 @@ def process_times(record: Record, start_ns: int, end_ns: int) -> ProcessTimes | 
         bins,
     )
     updates, env_steps = (last[name] - first[name] for name in ("updates", "env_steps"))
-    ledger, device = by_device(Ledger.from_phases(phases), record, updates, env_steps)
+    ledger, device = device_times(Ledger.from_phases(phases), record, updates, env_steps)
     return ProcessTimes(
         record,
         ledger,

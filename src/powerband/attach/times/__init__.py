@@ -1,0 +1,1 @@
+"""Times: ledgers and other figures of a script's processes, from what they have written."""
