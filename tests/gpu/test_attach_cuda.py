@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-SCRIPT = Path(__file__).parents[2] / "benchmarks/attach/device_scripts/supervised.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks/attach/framework_scripts/on_gpu.py"
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks/attach/device_scripts/supervise
 )
 def test_the_time_of_the_device_decides_about_the_cause(words, cause, least, most, tmp_path):
     report = tmp_path / "profile.json"
-    command = ["profile", "seconds=2", f"--json={report}", "--", sys.executable, str(SCRIPT), *words]
+    command = ["profile", "seconds=2", f"--json={report}", "--", sys.executable, str(SCRIPT), "1000000000", *words]
     assert main(command) == 0
     found = json.loads(report.read_text())
     assert (found["cause"], found["failures"]) == (cause, [])
