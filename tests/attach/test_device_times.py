@@ -91,6 +91,12 @@ def test_environments_count_only_if_their_work_runs_on_the_device() -> None:
     assert device_times(host, on_gpu, 100, 200)[0].launch == pytest.approx({"update": 1.0, "env": 6.0})
 
 
+def test_actions_keep_their_time_if_the_record_contains_none() -> None:
+    host = Ledger(10.0, {"act": 8.0, "update": 2.0})
+    record = record_of(launched_s={"update": 0.1}, env_steps=0, sync_s=0.0)
+    assert device_times(host, record, 100, 200)[0].launch == pytest.approx({"update": 1.0})
+
+
 @pytest.mark.parametrize("lines", [[], [{"kind": "kernel_profile", "kernels": 0, "updates": 3}]])
 def test_without_kernels_the_ledger_is_that_of_the_host(lines: list[dict[str, Any]]) -> None:
     host = Ledger(10.0, {"update": 10.0})

@@ -10,7 +10,7 @@ from powerband.tune.measure.ledger import Ledger
 PARTS = ("update", "act", "env")
 """Accounts that launch kernels."""
 ENV_ON_DEVICE = 0.05
-"""Least share of the time of environments in which kernels run that they launched, if they run on the device."""
+"""If kernels that environments launch take less than this share of their time, they count as running on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def device_times(ledger: Ledger, record: Record, updates: int, env_steps: int) -
         if waiting_s:
             seconds[part] = seconds.get(part, 0.0) + waiting_s
             seconds["h2d"] -= waiting_s
-    shares = {part: min(1.0, kernels_s[part] / seconds[part]) for part in PARTS if seconds.get(part)}
+    known = PARTS if profile["env_steps"] else ("update",)  # a record without environment steps has no actions either
+    shares = {part: min(1.0, kernels_s[part] / seconds[part]) for part in known if seconds.get(part)}
     if shares.get("env", 0.0) < ENV_ON_DEVICE:
         shares.pop("env", None)
     copies_s = profile["launched_s"].get("copy", 0.0) * counts["update"]
