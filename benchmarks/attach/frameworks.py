@@ -17,7 +17,8 @@ For each script:
   bootstrap interval.
 
 ``--variant "second thread"`` compares the plain script with one that starts and ends a thread first, without the
-instrumentation: a part of the overhead of a script that has no other thread.
+instrumentation: a part of the overhead of a script that has no other thread. ``--variant "plain again"`` compares the
+plain script with itself, which shows how exact the measurement is.
 
 Each script of one process has a core of its own, and all cores measure at the same time. Scripts of several processes
 follow one after another, and the runs of a pair have all cores in turns.
@@ -88,6 +89,7 @@ VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "plain": ("", {}),
     "profile": ("profile", {}),
     "second thread": ("", {"SECOND_THREAD": "1"}),
+    "plain again": ("", {}),
 }
 """Name -> instrumentation, environment variables."""
 

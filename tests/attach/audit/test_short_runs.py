@@ -97,6 +97,7 @@ def test_dictionaries_of_yaml_are_tracked(tmp_path: Path) -> None:
 def test_printing_all_values_is_a_bulk_read(tmp_path: Path) -> None:
     option = by_name(run(tmp_path, BULK))["lr"]
     assert option.bulk and not option.reads and not option.never_read
+    assert all("(train.py:5)" in place for place in option.bulk), "the line of the script, not that of the library"
 
 
 def test_dataclasses_are_tracked(tmp_path: Path) -> None:

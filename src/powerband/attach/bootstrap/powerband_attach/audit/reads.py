@@ -147,14 +147,22 @@ def called_by_user_code() -> bool:
 
 
 def _reader(depth: int) -> tuple[str, str]:
-    """(``read``, ``bulk`` or ``neutral``; ``file:line``) of the first frame outside this package."""
+    """Returns how the first frame outside this package reads (``read``, ``bulk`` or ``neutral``), and ``file:line``.
+
+    A library or a generated method reads in bulk. The line is then that of the user's code which called it.
+    """
     frame: Any = sys._getframe(depth)
     while frame is not None and user_code.is_own_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return "neutral", ""
-    path = frame.f_code.co_filename
-    return _kind(path, frame.f_code.co_name), settings.place(path, frame.f_lineno)
+    kind = _kind(frame.f_code.co_filename, frame.f_code.co_name)
+    if kind == "bulk":
+        caller = frame
+        while caller is not None and not user_code.is_user_file(caller.f_code.co_filename):
+            caller = caller.f_back
+        frame = caller or frame
+    return kind, settings.place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _kind(path: str, function: str) -> str:
