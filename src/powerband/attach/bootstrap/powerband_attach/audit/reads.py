@@ -158,10 +158,10 @@ def _reader(depth: int) -> tuple[str, str]:
         return "neutral", ""
     kind = _kind(frame.f_code.co_filename, frame.f_code.co_name)
     if kind == "bulk":
-        caller = frame
-        while caller is not None and not user_code.is_user_file(caller.f_code.co_filename):
-            caller = caller.f_back
-        frame = caller or frame
+        user_frame = frame
+        while user_frame is not None and not user_code.is_user_file(user_frame.f_code.co_filename):
+            user_frame = user_frame.f_back
+        frame = user_frame or frame
     return kind, settings.place(frame.f_code.co_filename, frame.f_lineno)
 
 
