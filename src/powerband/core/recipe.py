@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -190,6 +191,10 @@ class Recipe:
         """
         if self.check is not None:
             load_object(self.check)(config, world_size)
+
+    def training_seeds(self, first: int) -> Iterator[int]:
+        """Yields `first` and all later seeds with which a run may train, without `held_out_seeds`."""
+        return (seed for seed in itertools.count(first) if seed not in self.held_out_seeds)
 
     def refuse_held_out(self, seed: int, evaluated: int | None = None) -> None:
         """Refuses to train and to evaluate on the same episodes.

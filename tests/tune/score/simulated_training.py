@@ -24,6 +24,7 @@ class SimulatedTraining:
         noise: Relative standard deviation of the scale over seeds.
         best: Highest score that any run reaches.
         fails: Text in the command of a run that fails.
+        interval: Whether evaluations have the interval of the command instead of 0.5 s.
 
     Attributes:
         now: Clock of the machine, in seconds.
@@ -31,8 +32,15 @@ class SimulatedTraining:
     """
 
     def __init__(
-        self, optimum: float = 1.2e-3, scale: float = 10.0, noise: float = 0.1, best: float = 100.0, fails: str = ""
+        self,
+        optimum: float = 1.2e-3,
+        scale: float = 10.0,
+        noise: float = 0.1,
+        best: float = 100.0,
+        fails: str = "",
+        interval: bool = False,
     ) -> None:
+        self.interval = interval
         self.optimum, self.scale, self.noise, self.best, self.fails = optimum, scale, noise, best, fails
         self.now = 1000.0
         self.commands: list[list[str]] = []
@@ -70,9 +78,11 @@ class SimulatedTraining:
         seed = next(word for word in command if word.startswith("run.seed="))
         draw = random.Random(f"{seed} {[word for word in command if 'run_dir' not in word]}")
         scale = self.true_scale(command) * math.exp(draw.gauss(0, self.noise))
+        interval = next((word for word in command if word.startswith("run.eval_interval_s=")), "")
+        every_s = float(interval.partition("=")[2]) if self.interval else 0.5
         points, seconds = [], 0.0
         while seconds < limit_s and time_to_score(points, target) is None:
-            seconds += 0.5
+            seconds += every_s
             value = self.best * (1 - math.exp(-seconds / scale)) + draw.gauss(0, 1)
             points.append(CurvePoint(int(1000 * seconds), seconds, value))
             if seconds > began_s and self.now + START_S + seconds - began_s >= deadline:

@@ -88,6 +88,29 @@ def test_the_choice_is_faster_and_its_interval_is_below_one(found, tmp_path: Pat
     assert loaded.ppo.lr == chosen["ppo.lr"] and loaded.algo == "ppo"
 
 
+def test_a_fast_present_setting_is_timed_again_with_closer_evaluations(found) -> None:
+    """A run of 1200 s evaluates every 5 s at first, and the present settings reach the score in about 3 s."""
+    world = SimulatedTraining(scale=0.7, noise=0.0, interval=True)
+    result = found(world, seconds=1200.0)
+    rough, exact = [each for each in result.records if each.params == result.present and each.seed == 100][:2]
+    assert rough.curve[0].seconds == pytest.approx(5.0) and rough.curve[0].score > 80
+    assert exact.curve[0].seconds == pytest.approx(0.25) and exact.curve[0].score < 40
+    assert 2 < result.goal.budget < 4 and result.goal.start < 40
+    shown = next(each for each in result.settings if each.params == result.present)
+    assert 2 < shown.times[0] < 4
+
+
+def test_no_run_of_a_search_has_a_seed_of_an_evaluation(found) -> None:
+    """A run with such a seed is refused, and would count as one that does not reach the score."""
+    world = SimulatedTraining()
+    result = found(world, seconds=1000.0)
+    seeds = {int(word.partition("=")[2]) for each in world.commands for word in each if word.startswith("run.seed=")}
+    assert result.verification is not None and set(result.verification.seeds) <= seeds
+    for seed in seeds:
+        result.space.recipe.refuse_held_out(seed)
+    assert {10_001, 10_002, 10_003} <= seeds and 10_000 not in seeds
+
+
 def test_promoted_trials_continue_from_their_checkpoint(found) -> None:
     world = SimulatedTraining()
     result = found(world)

@@ -116,7 +116,6 @@ def compare(trials: TrialScheduler, best: SettingResult, present: SettingResult 
         runner(trials.present, "present"),
         trials.target,
         goal.budget * (VERIFICATION_SLACK if present and any(reached is not None for reached in present.times) else 1),
-        trials.options.seeds,
-        trials.seed,
+        trials.fresh_seeds,
         lambda: trials.deadline - time.monotonic(),
     )

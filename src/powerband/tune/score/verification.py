@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from powerband.tune.score.curve import time_to_score
 from powerband.tune.score.options import MIN_VERIFICATION_SEEDS
 from powerband.tune.score.restricted_mean import Ratio, ratio_of_means, restricted_mean
 from powerband.tune.score.trials.trial import TrialRun
-
-VERIFICATION_SEED = 10_000
-"""Offset of the seeds of the verification, which no trial of the search uses."""
 
 Runner = Callable[[int, float], TrialRun]
 """``(seed, limit in seconds of training) -> run``."""
@@ -62,8 +59,7 @@ def verified(
     present: Runner,
     target: float,
     budget: float,
-    seeds: int,
-    first_seed: int,
+    seeds: Sequence[int],
     seconds_left: Callable[[], float],
 ) -> Verification:
     """Trains with a changed and with the present setting on the same seeds, in alternating order.
@@ -75,21 +71,20 @@ def verified(
         setting, present: Functions ``(seed, limit in seconds of training) -> run`` that train with one of the settings.
         target: Score to reach.
         budget: Seconds of training of each run.
-        seeds: Largest number of pairs of runs.
-        first_seed: Seed from the user's settings, from which the seeds of the runs are derived.
+        seeds: Seeds of the pairs of runs; the last ones are left out if the time ends.
         seconds_left: Function that returns the remaining seconds of the time budget.
     """
     result, longest = Verification(budget), 0.0
-    for index in range(seeds):
+    for index, seed in enumerate(seeds):
         if index and seconds_left() < longest:
             break
         began, pair = time.monotonic(), {}
         for runner in (setting, present) if index % 2 == 0 else (present, setting):
-            pair[runner] = runner(first_seed + VERIFICATION_SEED + index, budget)
+            pair[runner] = runner(seed, budget)
         if any(run.outcome == "stopped" for run in pair.values()):
             break
         longest = max(longest, time.monotonic() - began)
-        result.seeds.append(first_seed + VERIFICATION_SEED + index)
+        result.seeds.append(seed)
         result.times.append(_time(pair[setting], target))
         result.baseline.append(_time(pair[present], target))
         result.messages += [run.message for run in pair.values() if run.message]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ MARGIN = 0.9
 """A setting looks better than the present one below this multiple of its time; smaller gains disappear in the noise."""
 EVALUATIONS = 20
 """Evaluations within the budget of a trial, at equal distances in seconds of training for all settings."""
+FEWEST_INTERVALS = 5
+"""A time of the present settings below this number of intervals between evaluations is too rough to compare with."""
 MIN_BUDGET_S = 2.0
 """Smallest budget of a trial; evaluations would otherwise follow each other without training."""
 VERIFICATION_RUNS = 6
@@ -51,8 +54,8 @@ LEAST_RESERVE, LARGEST_RESERVE = 0.3, 0.5
 REPEATED, SEARCH_SEEDS = 2, 3
 """Number of best settings that repeat with more seeds in the second half of the search, and seeds of each. The present
 settings repeat, too, once another setting looks better."""
-SEARCH_SEED = 100
-"""Offset of the seeds of the search; those of the verification differ (`verification.VERIFICATION_SEED`)."""
+SEARCH_SEED, FRESH_SEED = 100, 10_000
+"""Offsets of the seeds of the search and of the verification from the user's seed; seeds of evaluations are skipped."""
 MAX_FAILURES = 20
 """Successive trials that fail before the search ends."""
 
@@ -94,6 +97,8 @@ class TrialScheduler:
 
     Attributes:
         present: Coordinates of the present settings in the search space: name of a dimension -> value.
+        seeds: Seeds of the trials of one setting, in this order.
+        fresh_seeds: Seeds of the verification, which no trial of the search uses.
         deadline: Value of ``time.monotonic()`` at the end of the budget.
         core_groups: Set of core numbers for each of the parallel trials; one empty set stands for all cores.
         ended: Set if the search ends early, after which all running trials stop.
@@ -111,7 +116,9 @@ class TrialScheduler:
         began: float,
     ) -> None:
         self.space, self.arguments, self.options, self.study, self.folder = space, arguments, options, study, folder
-        self.seed, self.progress, self.began, self.deadline = seed, progress, began, began + options.seconds
+        self.progress, self.began, self.deadline = progress, began, began + options.seconds
+        self.seeds = list(islice(space.recipe.training_seeds(seed + SEARCH_SEED), SEARCH_SEEDS))
+        self.fresh_seeds = list(islice(space.recipe.training_seeds(seed + FRESH_SEED), options.seeds))
         self.score, self.target = space.recipe.score, options.goal(space.recipe.score)
         self.present = space.present()
         self.reserve, self.has_candidate, self.failures = LEAST_RESERVE, False, 0
@@ -181,7 +188,7 @@ class TrialScheduler:
             if each.params == self.present and each.is_done:
                 self._reserve_for(each)
                 return
-        goal, seed, trial, paused = self.goal(), self.seed + SEARCH_SEED, None, None
+        goal, seed, trial, paused = self.goal(), self.seeds[0], None, None
         if self.study.is_pending(self.present):
             trial = self.study.ask(self.space)
             if trial.params != self.present:  # another machine runs them at this moment
@@ -193,13 +200,27 @@ class TrialScheduler:
         record = self._run(Job(self.present, seed, RUNGS - 1, trial, paused, first=True), goal)
         if record.outcome == "failed":
             raise ConfigError(f"The present settings cannot be trained: {record.message}")
-        reached = time_to_score(record.curve, self.target)
-        scores = [point.score for point in record.curve if math.isfinite(point.score)]
+        reached = self._limit_trials(record, goal)
+        if reached is not None and reached < FEWEST_INTERVALS * goal.budget / EVALUATIONS:
+            goal = self.goal()  # its evaluations are closer
+            record = self._run(Job(self.present, seed, RUNGS - 1, first=True), goal)
+            self._limit_trials(record, goal)
+        self._reserve_for(record)
+
+    def _limit_trials(self, present: TrialRecord, goal: Goal) -> float | None:
+        """Limits all other trials to the time to the score of the present settings, and stores their first score.
+
+        Returns:
+            Seconds in which the present settings reached the score; None if they did not, because a later search with
+            more seconds may train longer.
+        """
+        scores = [point.score for point in present.curve if math.isfinite(point.score)]
         self.study.set(start_score=scores[0] if scores else self.target - 1.0)
-        if reached is not None:  # otherwise a later search with more seconds may train longer
+        reached = time_to_score(present.curve, self.target)
+        if reached is not None:
             budget = min(goal.budget, max(reached, MIN_BUDGET_S))
             self.study.set(trial_steps=self.study.shared_steps(budget))
-        self._reserve_for(record)
+        return reached
 
     def _reserve_for(self, present: TrialRecord) -> None:
         """Reserves time for the verification, by the duration of a run of the present settings."""
@@ -255,7 +276,7 @@ class TrialScheduler:
             repeated += [self.present] if self.has_candidate else []  # its first seed may be luck, too
             for params in repeated:
                 seed = self._fresh_seed(params, records)
-                if seed < self.seed + SEARCH_SEED + SEARCH_SEEDS:
+                if seed in self.seeds:
                     return Job(params, seed, RUNGS - 1)
         idle = [each for each in records if (each.setting_key, each.seed) not in self.active]
         paused = promotable(idle, goal, self._is_own)
@@ -267,9 +288,8 @@ class TrialScheduler:
     def _fresh_seed(self, params: Mapping[str, Any], records: list[TrialRecord]) -> int:
         """Returns the first seed of the search with which no trial of a setting has been started."""
         started = {(each.setting_key, each.seed) for each in records} | self.active
-        return next(
-            seed for seed in range(self.seed + SEARCH_SEED, 2**31) if (setting_key(params), seed) not in started
-        )
+        seeds = self.space.recipe.training_seeds(self.seeds[0])
+        return next(seed for seed in seeds if (setting_key(params), seed) not in started)
 
     def _run(self, job: Job, goal: Goal) -> TrialRecord:
         """Runs a job and stores its result."""
