@@ -25,6 +25,7 @@ SMALL = {
     "bicnet": "snakes algo=bicnet ddpg.hidden=16 off_policy.num_envs=4 global_batch_size=16 learning_starts=40".split(),
     "coma": "uav algo=coma variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "iac": "uav algo=iac variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
+    "mappo": "uav algo=mappo variant=smoke on_policy.num_envs=3 budget=4 minibatch_rows=25".split(),
     "sketchnav": "sketchnav variant=smoke".split(),
     "sac": "gym algo=sac sac.hidden=32,32 off_policy.num_envs=2 learning_starts=40 random_steps=40".split(),
     "td3": (

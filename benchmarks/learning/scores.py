@@ -101,9 +101,13 @@ def navigation(algo: str, sketch: str, *options: str) -> Case:
     return Case(arguments, (*NAVIGATION_EVALUATION, *policies), ("success", "spl", "soft_spl"))
 
 
+TEAM_VARIANTS = {"coma": "fast", "iac": "fast", "mappo": "mappo"}
+"""Algorithm of uav -> variant with which it trains for 15 minutes."""
+
+
 def team(algo: str, *options: str) -> Case:
     """Team of UAVs, evaluated on 100 held-out missions."""
-    arguments = ("uav", "variant=fast", f"algo={algo}", "gpus=none", "threads=1", *options)
+    arguments = ("uav", f"variant={TEAM_VARIANTS[algo]}", f"algo={algo}", "gpus=none", "threads=1", *options)
     metrics = ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end")
     return Case(arguments, ("missions=100", "video=false"), metrics)
 
@@ -150,8 +154,8 @@ CASES = {
         ("decided_won",),
     ),
     "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
-    **{f"uav-{algo}": team(algo) for algo in ("coma", "iac")},
-    **{f"uav-{algo}-8": team(algo, "n_agents=8") for algo in ("coma", "iac")},
+    **{f"uav-{algo}": team(algo) for algo in TEAM_VARIANTS},
+    **{f"uav-{algo}-8": team(algo, "n_agents=8") for algo in TEAM_VARIANTS},
     **{f"metaworld-{task}": expert(task) for task in MT10_TASKS},
     **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
     "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),

@@ -47,7 +47,7 @@ def main() -> None:
     learners = {}
     for case in CASES:
         precision, width, rows = case
-        learner = make_learner(spec, COMAConfig(width=width), RankContext.single(cpu, precision), counterfactual=True)
+        learner = make_learner("coma", spec, COMAConfig(width=width), RankContext.single(cpu, precision))
         learners[case] = learner, synthetic_batch(learner, spec, cpu, rows)
         learner.update(learners[case][1])
     times: dict[tuple, list[float]] = {case: [] for case in CASES}

@@ -30,7 +30,8 @@ def spec(agents: int = A, steps: int = T) -> EnvSpec:
 def learner(counterfactual: bool = True, **settings) -> COMA:
     """Creates a small learner with seeded weights."""
     torch.manual_seed(0)
-    return make_learner(spec(), COMAConfig(**{"width": 8, **settings}), RankContext.single(), counterfactual)
+    algo = "coma" if counterfactual else "iac"
+    return make_learner(algo, spec(), COMAConfig(**{"width": 8, **settings}), RankContext.single())
 
 
 def rollout(seed: int = 0) -> dict:
@@ -161,7 +162,7 @@ def test_it_learns_a_task_of_one_step(counterfactual):
     """Each agent's map shows the rewarded action, and the team receives the mean. Random actions earn 1 / 6."""
     torch.manual_seed(0)
     config = COMAConfig(width=32, actor_lr=3e-4, critic_lr=3e-3, epsilon_start=0.3, epsilon_episodes=2_000)
-    coma = make_learner(spec(2, 1), config, RankContext.single(seed=1), counterfactual)
+    coma = make_learner("coma" if counterfactual else "iac", spec(2, 1), config, RankContext.single(seed=1))
     rewards = []
     for step in range(50):
         g = torch.Generator().manual_seed(step)

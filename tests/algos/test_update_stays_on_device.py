@@ -14,6 +14,10 @@ PER_CALL = {
         *("update", "act", "probability", "targets", "after_rollout", "all_actions_allowed"),
         *("_mixed", "_values", "_critic_loss", "_actor_loss"),
     },
+    "algos/mappo.py": {
+        *("update", "act", "probability", "targets", "after_rollout", "masked_log_policy"),
+        *("_logits", "_values", "_critic_loss", "_actor_loss"),
+    },
     "algos/ddpg.py": {"update", "act", "_critic_loss", "_actor_loss"},
     "algos/dqn.py": {
         "update",
@@ -42,6 +46,7 @@ PER_CALL = {
         "_features",
         "_state",
         "_mask",
+        "clipped_policy_loss",
     },
     "algos/actions.py": {"distribution", "sample", "rows", "for_env"},
     "recipes/libero/rdt.py": {"update", "_hidden"},
@@ -53,7 +58,7 @@ PER_CALL = {
     "core/optim/flat_adam.py": {"step", "apply", "update", "frozen"},
     "core/noise.py": {"splitmix64_", "bits", "uniform", "normal", "integers", "permutation"},
     "data/rollout.py": {"store", "gae", "lambda_returns", "minibatches"},
-    "recipes/uav/map_net.py": {"forward", "critic_inputs"},
+    "recipes/uav/map_net.py": {"forward", "critic_inputs", "state_inputs"},
     "data/priorities.py": {"add", "update", "_set", "sample", "weights"},
     "data/replay.py": {"sample", "_draw", "set_errors"},
     "data/hindsight.py": {"add", "cut", "later", "_row_after", "_continues", "relabel"},

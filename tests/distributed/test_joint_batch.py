@@ -17,6 +17,7 @@ from powerband.algos.coma import COMA
 from powerband.algos.ddpg import DDPG
 from powerband.algos.dqn import DQN
 from powerband.algos.fast_td3 import FastTD3
+from powerband.algos.mappo import MAPPO
 from powerband.algos.ppo import PPO
 from powerband.algos.sac import SAC
 from powerband.algos.settings import (
@@ -25,6 +26,7 @@ from powerband.algos.settings import (
     DDPGConfig,
     DQNConfig,
     FastTD3Config,
+    MAPPOConfig,
     PPOConfig,
     SACConfig,
     TD3Config,
@@ -47,7 +49,7 @@ from powerband.recipes.sketchnav.nets.sketch_net import SketchNet, SketchNetConf
 from powerband.recipes.snakes.nets.team import TeamMLP
 from powerband.recipes.uav.env.env import make_env_spec as uav_spec
 from powerband.recipes.uav.env.world import World
-from powerband.recipes.uav.map_net import MapNet, critic_inputs
+from powerband.recipes.uav.map_net import MapNet, critic_inputs, state_inputs
 
 BATCH, UPDATES = 64, 5
 ITERATIONS = 3_000
@@ -55,12 +57,13 @@ STEPS, PIXELS, SKETCHES = 6, 36, 9
 CHUNKS = ("clone", "diffusion", "recurrent diffusion")
 SEQUENCES = ("sketchnav", "recurrent diffusion")
 IMAGES = ("sketchnav", *CHUNKS)
+TEAMS = ("coma", "mappo")
 CONTINUOUS = ("sac", "td3", "fast_td3")
-LEARNERS = ("sac", "td3", "fast_td3", "dqn", "ddpg", "ppo", "dials", "fused", "coma", "sketchnav", *CHUNKS)
+LEARNERS = ("sac", "td3", "fast_td3", "dqn", "ddpg", "ppo", "dials", "fused", "coma", "mappo", "sketchnav", *CHUNKS)
 
 
 def make_env_spec(name: str) -> EnvSpec:
-    if name == "coma":
+    if name in TEAMS:
         return uav_spec(World())
     if name in CONTINUOUS:
         low, high = torch.tensor([-2.0, -1.0]), torch.tensor([2.0, 1.0])
@@ -113,11 +116,12 @@ def joint_batch(name: str, index: int) -> dict[str, torch.Tensor]:
         memory = {key: value for key, value in sequences(generator).items() if key in ("obs", "starts", "carry")}
         actions = torch.randint(4, (STEPS, BATCH, 8), generator=generator)
         return {**memory, "action": actions, "valid": batch["valid"].expand_as(actions)}
-    if name == "coma":
-        inputs = torch.rand(BATCH, 12, 11, 11, generator=generator)
+    if name in TEAMS:
+        inputs = torch.rand(BATCH, 12 if name == "coma" else 11, 11, 11, generator=generator)
         action = torch.randint(6, (BATCH,), generator=generator)
         mask = (torch.rand(BATCH, 6, generator=generator) < 0.7).scatter(1, action.unsqueeze(1), True)
-        return {"inputs": inputs, "action": action, "mask": mask, "returns": torch.randn(BATCH, generator=generator)}
+        batch = {name: torch.randn(BATCH, generator=generator) for name in ("returns", "advantages")}
+        return batch | {"inputs": inputs, "action": action, "mask": mask, "log_prob": -1.8 + 0.1 * batch["advantages"]}
     agents = () if name in (*CONTINUOUS, "dqn", "dials") else (3,)
 
     def normal(*tail: int) -> torch.Tensor:
@@ -161,6 +165,7 @@ def learner_of(ranks: Ranks, name: str) -> object:
         return learner
     kinds = {
         "coma": (COMA, COMAConfig(width=16, actor_lr=1e-3, critic_lr=1e-3)),
+        "mappo": (MAPPO, MAPPOConfig(width=16, actor_lr=1e-3)),
         "sac": (SAC, SACConfig(hidden=(32, 32))),
         "td3": (TD3, TD3Config(hidden=(32,), normalize_obs=True)),
         "fast_td3": (FastTD3, FastTD3Config(hidden=(32,), critic_hidden=(32,))),
@@ -175,6 +180,8 @@ def learner_of(ranks: Ranks, name: str) -> object:
     words = {} if encoder is None else {"encoder": encoder}
     if name == "coma":
         words = {"build_network": partial(MapNet, width=16), "critic_inputs": critic_inputs}
+    if name == "mappo":
+        words = {"build_network": partial(MapNet, width=16), "state_inputs": state_inputs}
     if name == "ddpg":
         words = {"build_network": lambda inputs, outputs: TeamMLP(inputs, 32, outputs)}
     return kind(make_env_spec(name), config, context, **words)

@@ -83,7 +83,7 @@ def test_the_resolved_configuration_is_saved_with_the_run(tmp_path):
     assert saved["off_policy"]["global_batch_size"] == 32
 
 
-@pytest.mark.parametrize("name", ["ppo", "ddpg", "bicnet", "sac", "cartpole", "coma", "iac"])
+@pytest.mark.parametrize("name", ["ppo", "ddpg", "bicnet", "sac", "cartpole", "coma", "iac", "mappo"])
 def test_every_algorithm_trains_evaluates_and_exports(name, tmp_path, capsys):
     from safetensors.torch import load_file
 
@@ -91,7 +91,7 @@ def test_every_algorithm_trains_evaluates_and_exports(name, tmp_path, capsys):
     assert all(torch.isfinite(tensor).all() for tensor in load_file(run / "policy" / "model.safetensors").values())
     words = ["episodes=2", "video=false", "opponents=random"]
     words = ["episodes=2"] if name in ("sac", "cartpole") else words
-    words = ["missions=2", "planners=none"] if name in ("coma", "iac") else words
+    words = ["missions=2", "planners=none"] if name in ("coma", "iac", "mappo") else words
     capsys.readouterr()
     assert cli.main(["eval", str(run), *words, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)

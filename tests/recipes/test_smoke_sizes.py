@@ -11,7 +11,14 @@ from powerband.cli.catalogue import configure
 LARGEST: dict[str, dict[str, int]] = {
     "gym": {"run.env_steps": 1_000, "off_policy.num_envs": 1, "num_workers": 0},
     "snakes": {"run.env_steps": 4_000, "run.threads": 1, "on_policy.num_envs": 28},
-    "uav": {"run.env_steps": 240, "run.threads": 1, "on_policy.num_envs": 4, "coma.width": 16, "world.map_cells": 121},
+    "uav": {
+        "run.env_steps": 240,
+        "run.threads": 1,
+        "on_policy.num_envs": 4,
+        "coma.width": 16,
+        "mappo.width": 16,
+        "world.map_cells": 121,
+    },
     "sketchnav": {
         "run.env_steps": 64,
         "run.threads": 1,

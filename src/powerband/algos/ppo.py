@@ -250,10 +250,8 @@ class PPO:
         policy = self.actions.distribution(outputs, self.net.log_std, self._mask(obs))
         log_prob = policy.log_prob(self.actions.rows(batch[self.actions.field]))
         advantages, returns = batch["advantages"].reshape(-1), batch["returns"].reshape(-1)
-        log_ratio = log_prob - batch["log_prob"].reshape(-1)
-        ratio = log_ratio.exp()
-        clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
-        policy_loss = -torch.minimum(ratio * advantages, clipped * advantages).mean()
+        old_log_prob = batch["log_prob"].reshape(-1)
+        policy_loss, statistics = clipped_policy_loss(log_prob, old_log_prob, advantages, config.clip)
         entropy = policy.entropy().mean()
         error = (value - returns).square()
         if config.value_clip is not None:
@@ -261,16 +259,14 @@ class PPO:
             clipped_value = old + (value - old).clamp(-config.value_clip, config.value_clip)
             error = torch.maximum(error, (clipped_value - returns).square())
         value_loss = 0.5 * error.mean()
-        kl = (ratio.detach() - 1 - log_ratio.detach()).mean()
         policy_terms = policy_loss - self.entropy_coef * entropy
         if config.target_kl is not None:
-            policy_terms = policy_terms * (kl <= 1.5 * config.target_kl)
+            policy_terms = policy_terms * (statistics["losses/kl"] <= 1.5 * config.target_kl)
         figures = {
             "losses/policy": policy_loss.detach(),
             "losses/value": value_loss.detach(),
             "losses/entropy": entropy.detach(),
-            "losses/kl": kl,
-            "losses/clipped": (clipped != ratio).float().mean().detach(),
+            **statistics,
         }
         loss = policy_terms + config.value_coef * value_loss
         if config.expert_coef:
@@ -349,6 +345,29 @@ class PPO:
         """Restores a result of `state_dict` in place."""
         for name in ("modules", "adam", "noise"):
             getattr(self, name).load_state_dict(state[name])
+
+
+def clipped_policy_loss(
+    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip: float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Computes the clipped objective of the policy, -mean(min(r A, clip(r) A)), with r = exp(log_prob - old_log_prob).
+
+    Args:
+        log_prob: Log-probabilities (R,) of the stored actions under the present policy.
+        old_log_prob: Log-probabilities (R,) under the policy that collected the rollout.
+        advantages: Advantages A (R,).
+        clip: Range of the probability ratio r, 1 - clip to 1 + clip.
+
+    Returns:
+        The loss, and detached statistics by name: an estimate of the KL divergence from the old policy, and the share
+        of clipped ratios.
+    """
+    log_ratio = log_prob - old_log_prob
+    ratio = log_ratio.exp()
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    loss = -torch.minimum(ratio * advantages, clipped * advantages).mean()
+    kl = (ratio.detach() - 1 - log_ratio.detach()).mean()
+    return loss, {"losses/kl": kl, "losses/clipped": (clipped != ratio).float().mean().detach()}
 
 
 def _fold(obs: Tree, leading: int) -> Tree:

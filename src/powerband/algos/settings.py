@@ -348,6 +348,25 @@ class COMAConfig:
 
 @dataclass(frozen=True)
 @check_ranges
+class MAPPOConfig:
+    actor_lr: LearningRate = 5e-4
+    """Adam learning rate of the actor."""
+    critic_lr: LearningRate = 5e-4
+    """Adam learning rate of the critic."""
+    clip: Annotated[float, Range(above=0, at_most=1)] = 0.2
+    """Range of the probability ratio, 1 - clip to 1 + clip."""
+    entropy_coef: Coefficient = 0.01
+    """Weight of the entropy bonus."""
+    width: Width = 256
+    """Channels of every layer of both networks."""
+    max_grad_norm: Positive | None = 10.0
+    """Largest 2-norm of the gradients of each network; larger gradients are clipped, None clips nothing."""
+    compile: bool = False
+    """Compile the losses with torch.compile."""
+
+
+@dataclass(frozen=True)
+@check_ranges
 class ChunkConfig:
     lr: LearningRate = 1e-4
     """Learning rate of AdamW."""

@@ -367,7 +367,7 @@ class TargetLearner(OnPolicyLearner, Protocol):
         Args:
             data: Name -> tensor or nested dict of tensors (T, N, ...) of T steps and N environments.
             gamma: Discount per step.
-            td_lambda: Lambda of TD(lambda), 0 to 1.
+            td_lambda: Lambda of TD(lambda) or of generalised advantage estimation, 0 to 1.
 
         Returns:
             Name -> tensor or nested dict of tensors (T, samples per step, ...), from which mini-batches are drawn.

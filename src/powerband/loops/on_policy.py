@@ -1,4 +1,4 @@
-"""On-policy loop: collect a rollout, compute returns, update in epochs of mini-batches. For PPO and COMA."""
+"""On-policy loop: collect a rollout, compute returns, update in epochs of mini-batches. For PPO, COMA and MAPPO."""
 
 from __future__ import annotations
 

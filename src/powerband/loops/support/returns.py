@@ -117,13 +117,13 @@ class GaeReturns:
 
 
 class LearnerReturns:
-    """TD(lambda) targets that the learner computes from a rollout of complete episodes, for COMA.
+    """Targets that the learner computes from a rollout of complete episodes, for COMA and MAPPO.
 
     Args:
         run: Run of this rank.
         learner: Learner that computes the targets.
         gamma: Discount per step.
-        td_lambda: Lambda of TD(lambda), 0 to 1.
+        td_lambda: Lambda of TD(lambda) or of generalised advantage estimation, 0 to 1.
         num_agents: Agents per environment; each agent is a row of a mini-batch.
     """
 

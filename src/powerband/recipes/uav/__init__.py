@@ -13,7 +13,7 @@ from powerband.recipes.uav.evaluation_options import OLD_EVALUATION_NAMES, Evalu
 
 RECIPE = Recipe(
     name="uav",
-    summary="a team of UAVs maps a hidden region, thousands of missions at a time on one device: coma, iac",
+    summary="a team of UAVs maps a hidden region, thousands of missions at a time on one device: coma, iac, mappo",
     Config=Config,
     stages={"train": "powerband.recipes.uav.train:train"},
     algorithms=ALGORITHMS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from powerband.algos.settings import COMAConfig
+from powerband.algos.settings import COMAConfig, MAPPOConfig
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import Count, Size, SizeOrZero, check_ranges
 from powerband.core.errors import ConfigError
@@ -17,6 +17,7 @@ from powerband.recipes.uav.settings import World
 ALGORITHMS = {
     "coma": Algorithm("powerband.algos.coma:COMA", COMAConfig(), "on_policy"),
     "iac": Algorithm("powerband.algos.coma:COMA", COMAConfig(), "on_policy", section="coma"),
+    "mappo": Algorithm("powerband.algos.mappo:MAPPO", MAPPOConfig(), "on_policy"),
 }
 
 
@@ -24,7 +25,8 @@ ALGORITHMS = {
 @check_ranges
 class Config:
     algo: str = "coma"
-    """Algorithm: coma has a central critic and a counterfactual baseline; iac has neither."""
+    """Algorithm: coma has a central critic and a counterfactual baseline, iac has neither; mappo is PPO with a central
+    critic of state values."""
     batches: Size = 5
     """Mini-batches of transitions (one per UAV and step) that a rollout collects at least, in complete missions."""
     iterations: SizeOrZero = 0
@@ -45,6 +47,12 @@ class Config:
         )
     )
     coma: COMAConfig = field(default_factory=COMAConfig)
+    mappo: MAPPOConfig = field(default_factory=MAPPOConfig)
+
+
+def algorithm_settings(config: Config) -> COMAConfig | MAPPOConfig:
+    """Returns the section of the algorithm that `config.algo` names; iac reads that of coma."""
+    return config.mappo if config.algo == "mappo" else config.coma
 
 
 def finalize(config: Config, stage: str) -> Config:
@@ -68,8 +76,9 @@ def finalize(config: Config, stage: str) -> Config:
         )
     if loop.minibatches != 1 or not loop.normalize_advantage:
         raise ConfigError(
-            "on_policy.minibatches and on_policy.normalize_advantage have no effect on coma and iac. Leave them out, "
-            "and write for example on_policy.minibatch_rows=128 and coma.normalize_advantage=true."
+            "on_policy.minibatches and on_policy.normalize_advantage have no effect in this recipe. Leave them out, "
+            "and write for example on_policy.minibatch_rows=128 and coma.normalize_advantage=true; mappo always "
+            "normalises advantages."
         )
     if not loop.num_envs and not loop.minibatch_rows:
         raise ConfigError(
@@ -129,11 +138,24 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "on_policy.epochs": 1,
         "on_policy.anneal_lr": True,
     },
+    "mappo": {
+        "algo": "mappo",
+        "world.centred_maps": True,
+        "run.time_limit_s": 900,
+        "run.env_steps": 1_000_000_000,
+        "mappo.width": 64,
+        "on_policy.gamma": 0.8,
+        "on_policy.num_envs": 32,
+        "on_policy.epochs": 4,
+        "on_policy.minibatch_rows": 480,
+        "on_policy.anneal_lr": True,
+    },
     "smoke": {
         "run.threads": 1,  # loops for several threads take twice as long to compile
         "run.env_steps": 4 * 4 * 15,
         "on_policy.num_envs": 4,
         "coma.width": 16,
+        "mappo.width": 16,
         "world.map_cells": 121,
     },
 }

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerband.algos.coma import COMA
 from powerband.loops.evaluate import evaluate, mean_interval
 from powerband.recipes.uav.env.env import UavEnv
 from powerband.recipes.uav.env.planners import Planner
 from powerband.recipes.uav.env.rules.map_metrics import EPISODE_METRICS
+from powerband.recipes.uav.learner import TeamLearner
 from powerband.recipes.uav.settings import World
 
 Act = Callable[[UavEnv, Any], Tensor]
@@ -24,7 +24,7 @@ def planner_policy(planner: Planner) -> Act:
     return lambda env, obs: planner.act(env)
 
 
-def deterministic_policy(learner: COMA) -> Act:
+def deterministic_policy(learner: TeamLearner) -> Act:
     """Returns the policy of a trained learner that always takes the most likely of the allowed moves."""
     return lambda env, obs: env.masked_sample(learner.probability(obs), None)[0]
 
@@ -81,7 +81,7 @@ def summary(metrics: dict[str, Tensor]) -> dict[str, Any]:
     return row
 
 
-def training_evaluation(learner: COMA, world: World, missions: int, device: torch.device) -> dict[str, float]:
+def training_evaluation(learner: TeamLearner, world: World, missions: int, device: torch.device) -> dict[str, float]:
     """Evaluates a learner during training, on missions that training does not use.
 
     Args:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from torch import Tensor
 
-from powerband.algos.coma import COMA
 from powerband.loops.evaluate import mean_interval
 from powerband.recipes.uav.env.env import UavEnv
 from powerband.recipes.uav.env.mission_image import MissionSnapshot, draw_mission
 from powerband.recipes.uav.evaluation import deterministic_policy, fly_missions
+from powerband.recipes.uav.learner import TeamLearner
 from powerband.recipes.uav.settings import World
 
 TITLES = {"f1": "F1 of the region of interest", "roi_entropy": "entropy over the region of interest (bits)"}
@@ -42,7 +42,7 @@ def draw_curves(metrics: dict[str, dict[str, Tensor]]) -> np.ndarray:
     return np.asarray(canvas.buffer_rgba())[:, :, :3].copy()
 
 
-def film_mission(learner: COMA, world: World, seed: int) -> list[np.ndarray]:
+def film_mission(learner: TeamLearner, world: World, seed: int) -> list[np.ndarray]:
     """Flies one mission with the most likely moves of `learner`, and draws an image before each move and at the end.
 
     All computation is on the calling thread. `world`: settings of the mission; `seed`: seed of the mission.

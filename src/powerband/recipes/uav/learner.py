@@ -1,12 +1,13 @@
-"""Learner: builds the COMA or IAC learner of uav with its networks, and loads trained learners."""
+"""Learner: builds the learner of uav with its networks, and loads trained learners."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from powerband.algos.coma import COMA, Choose
-from powerband.algos.settings import COMAConfig
+from powerband.algos.mappo import MAPPO
 from powerband.core.config import stored_config
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
@@ -15,32 +16,37 @@ from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
 from powerband.data.types import EnvSpec
 from powerband.loops.config import OnPolicyConfig
-from powerband.recipes.uav.config import OLD_NAMES, Config
+from powerband.recipes.uav.config import OLD_NAMES, Config, algorithm_settings
 from powerband.recipes.uav.env.env import make_env_spec
-from powerband.recipes.uav.map_net import MapNet, critic_inputs
+from powerband.recipes.uav.map_net import MapNet, critic_inputs, state_inputs
 from powerband.recipes.uav.settings import World
+
+TeamLearner = COMA | MAPPO
+"""Learner of a team; both have an ``actor`` and a ``critic`` and compute the ``probability`` of each move."""
 
 
 def make_learner(
-    spec: EnvSpec, settings: COMAConfig, context: RankContext, counterfactual: bool, choose: Choose | None = None
-) -> COMA:
-    """Creates a COMA or IAC learner with its networks.
+    algo: str, spec: EnvSpec, settings: Any, context: RankContext, choose: Choose | None = None
+) -> TeamLearner:
+    """Creates a learner with its networks.
 
     Args:
+        algo: Name of the algorithm: coma, iac or mappo.
         spec: Observation and action spaces of the missions.
-        settings: Hyper-parameters.
+        settings: Hyper-parameters of the algorithm, `COMAConfig` or `MAPPOConfig`.
         context: Device, precision and random numbers of this rank.
-        counterfactual: True for COMA, False for IAC.
         choose: Function that samples only allowed moves, such as `UavEnv.masked_sample`; None allows every move.
     """
 
     def build_network(channels: int, outputs: int) -> MapNet:
         return MapNet(channels, outputs, settings.width)
 
-    return COMA(spec, settings, context, build_network, critic_inputs, choose, counterfactual)
+    if algo == "mappo":
+        return MAPPO(spec, settings, context, build_network, state_inputs, choose)
+    return COMA(spec, settings, context, build_network, critic_inputs, choose, counterfactual=algo == "coma")
 
 
-def build_learner(config: Config, context: RankContext) -> tuple[COMA, EnvSpec, OnPolicyConfig]:
+def build_learner(config: Config, context: RankContext) -> tuple[TeamLearner, EnvSpec, OnPolicyConfig]:
     """Creates a learner without missions, for ``powerband doctor``, for tests, and to load a trained learner.
 
     Returns:
@@ -48,10 +54,10 @@ def build_learner(config: Config, context: RankContext) -> tuple[COMA, EnvSpec, 
         the number of missions per rollout.
     """
     spec = make_env_spec(config.world)
-    return make_learner(spec, config.coma, context, config.algo == "coma"), spec, config.on_policy
+    return make_learner(config.algo, spec, algorithm_settings(config), context), spec, config.on_policy
 
 
-def load_learner(folder: Path, config: Config, context: RankContext | None = None) -> COMA:
+def load_learner(folder: Path, config: Config, context: RankContext | None = None) -> TeamLearner:
     """Loads a trained learner from the newest checkpoint of a run, or from a given checkpoint.
 
     Args:
@@ -65,7 +71,7 @@ def load_learner(folder: Path, config: Config, context: RankContext | None = Non
     return learner
 
 
-def load_other_run(folder: Path, world: World) -> tuple[COMA, World]:
+def load_other_run(folder: Path, world: World) -> tuple[TeamLearner, World]:
     """Loads the learner of another run, to fly the missions of `world`.
 
     The settings of the algorithm, of its networks and of its observations (`centred_maps`) are those of the other run.

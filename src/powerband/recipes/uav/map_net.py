@@ -41,10 +41,28 @@ class MapNet(nn.Module):
         return linear_fp32(torch.relu(self.hidden(x.flatten(1))), self.output)
 
 
-def critic_inputs(obs: dict[str, Tensor], action: Tensor, num_actions: int) -> Tensor:
-    """Builds the inputs of the central critic for T steps of N missions with A agents (UAVs).
+def state_inputs(obs: dict[str, Tensor], empty: int = 0) -> Tensor:
+    """Joins the maps of each agent (UAV) and of its team, for T steps of N missions with A agents.
 
     An agent has C maps and the team has C' maps, each of H x W nodes.
+
+    Args:
+        obs: ``maps`` (T, N, A, C, H, W) of each agent, and ``state`` (T, N, C', H, W) of the team.
+        empty: Number of further maps of zeros.
+
+    Returns:
+        (T * N * A, C + C' + empty, H, W), one row per agent.
+    """
+    maps, state = obs["maps"].flatten(0, 1), obs["state"].flatten(0, 1)
+    rows, agents, channels, height, width = maps.shape
+    inputs = maps.new_zeros(rows, agents, channels + state.shape[1] + empty, height, width)
+    inputs[:, :, :channels] = maps
+    inputs[:, :, channels : channels + state.shape[1]] = state.unsqueeze(1)
+    return inputs.flatten(0, 1)
+
+
+def critic_inputs(obs: dict[str, Tensor], action: Tensor, num_actions: int) -> Tensor:
+    """Builds the inputs of COMA's critic, which observes the actions of the other agents, for T steps of N missions.
 
     Args:
         obs: ``maps`` (T, N, A, C, H, W) of each agent, ``state`` (T, N, C', H, W) of the team, and ``cell`` (T, N, A)
@@ -53,20 +71,18 @@ def critic_inputs(obs: dict[str, Tensor], action: Tensor, num_actions: int) -> T
         num_actions: Number of actions K.
 
     Returns:
-        (T * N * A, C + C' + 1, H, W), one row per agent: its maps, the maps of the team, and one map in which the node
+        (T * N * A, C + C' + 1, H, W), one row per agent: the result of `state_inputs`, and one map in which the node
         of each other agent is (action + 1) / K.
     """
-    maps, state = obs["maps"].flatten(0, 1), obs["state"].flatten(0, 1)
-    rows, agents, channels, height, width = maps.shape
-    inputs = maps.new_zeros(rows, agents, channels + state.shape[1] + 1, height, width)
-    inputs[:, :, :channels] = maps
-    inputs[:, :, channels:-1] = state.unsqueeze(1)
-    planes = maps.new_zeros(rows, agents, height * width)
-    is_self = torch.eye(agents, dtype=torch.bool, device=maps.device)
-    cells, values = obs["cell"].flatten(0, 1), (action.flatten(0, 1) + 1).to(maps.dtype) / num_actions
+    inputs = state_inputs(obs, empty=1)
+    height, width = inputs.shape[-2:]
+    cells, agents = obs["cell"].flatten(0, 1), action.shape[2]
+    planes = inputs.new_zeros(len(cells), agents, height * width)
+    is_self = torch.eye(agents, dtype=torch.bool, device=inputs.device)
+    values = (action.flatten(0, 1) + 1).to(inputs.dtype) / num_actions
     for j in range(agents):  # in order, so that the last agent is shown if several share a cell
         cell = cells[:, j].view(-1, 1, 1).expand(-1, agents, 1)
         current = planes.gather(2, cell)
         planes.scatter_(2, cell, torch.where(is_self[j].view(1, -1, 1), current, values[:, j].view(-1, 1, 1)))
-    inputs[:, :, -1] = planes.view(rows, agents, height, width)
-    return inputs.flatten(0, 1)
+    inputs[:, -1] = planes.view(-1, height, width)
+    return inputs

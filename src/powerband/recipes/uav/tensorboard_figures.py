@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerband.algos.coma import COMA
 from powerband.core.rank_context import RankContext
 from powerband.core.run.run import Run
+from powerband.recipes.uav.config import Config
 from powerband.recipes.uav.images import film_mission
-from powerband.recipes.uav.learner import make_learner
-from powerband.recipes.uav.settings import World
+from powerband.recipes.uav.learner import TeamLearner, build_learner
 
 Job = tuple[int, dict[str, dict[str, Tensor]], bool, bool]
 """Work for the background thread: environment steps, weights of each network, whether to draw an image, whether to
@@ -35,14 +34,13 @@ class TensorboardFigures:
     Args:
         run: Run whose leading rank writes to ``figures/`` in the run folder.
         learner: Learner whose weights are shown.
-        world: Settings of the mission that is drawn.
-        figure_interval: Rollouts between two images; 0 draws none.
-        histogram_interval: Rollouts between two sets of histograms; 0 writes none.
+        config: Configuration of the run: its ``figure_interval`` and ``histogram_interval`` are the rollouts between
+            two images and between two sets of histograms, where 0 means none.
     """
 
-    def __init__(self, run: Run, learner: COMA, world: World, figure_interval: int, histogram_interval: int) -> None:
-        self.run, self.learner, self.world = run, learner, world
-        self.intervals = (figure_interval, histogram_interval)
+    def __init__(self, run: Run, learner: TeamLearner, config: Config) -> None:
+        self.run, self.learner, self.config = run, learner, config
+        self.intervals = (config.figure_interval, config.histogram_interval)
         self.skipped = 0
         self._jobs: queue.Queue[Job | None] = queue.Queue(maxsize=1)
         active = run.ranks.leads and max(self.intervals) > 0
@@ -112,7 +110,6 @@ class TensorboardFigures:
     @torch.no_grad()
     def _draw(self, actor: dict[str, Tensor]) -> Any:
         """Flies a mission on the CPU with the weights `actor`; returns its last image (450, 1200, 3) uint8 RGB."""
-        learner = self.learner
-        copy = make_learner(learner.spec, learner.config, RankContext.single(), learner.counterfactual)
+        copy, _, _ = build_learner(self.config, RankContext.single())
         copy.actor.load_state_dict(actor)
-        return film_mission(copy, self.world, seed=30_000)[-1]
+        return film_mission(copy, self.config.world, seed=30_000)[-1]

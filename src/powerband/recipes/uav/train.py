@@ -13,7 +13,7 @@ from powerband.core.run.hooks import RunHooks
 from powerband.core.run.run import Run
 from powerband.loops.on_policy import on_policy
 from powerband.loops.support.returns import LearnerReturns
-from powerband.recipes.uav.config import OLD_NAMES, Config
+from powerband.recipes.uav.config import OLD_NAMES, Config, algorithm_settings
 from powerband.recipes.uav.env.env import UavEnv
 from powerband.recipes.uav.evaluation import training_evaluation
 from powerband.recipes.uav.learner import load_learner, make_learner
@@ -35,15 +35,15 @@ def train(config: Config, run: Run) -> None:
         "The first start on a machine compiles the simulation of the missions, which takes about a minute."
     )
     env = UavEnv(missions, world, device=run.device, seed=config.run.seed, first_env=ranks.rank * missions)
-    settings, rates = scaled_lr(config.coma, config.run.lr_scale, ranks.world_size)
-    learner = make_learner(env.spec, settings, run.context, config.algo == "coma", env.masked_sample)
+    settings, rates = scaled_lr(algorithm_settings(config), config.run.lr_scale, ranks.world_size)
+    learner = make_learner(config.algo, env.spec, settings, run.context, env.masked_sample)
     run.describe({"learning rates": rates, "missions": mission_sizes(config)})
     hooks = RunHooks(
         evaluate=lambda: training_evaluation(learner, world, config.eval_missions, run.device),
         evaluator="powerband.recipes.uav.train:open_evaluator",
     )
     returns = LearnerReturns(run, learner, loop.gamma, loop.gae_lambda, world.n_agents)
-    with TensorboardFigures(run, learner, world, config.figure_interval, config.histogram_interval) as figures:
+    with TensorboardFigures(run, learner, config) as figures:
         on_policy(run, env, learner, loop, after_update=figures.after_update, returns=returns, hooks=hooks)
     run.export_policy(learner.policy_state())
 
