@@ -27,7 +27,7 @@ from typing import Any
 
 from powerband.core.machine.device import host_facts
 
-TASKS = {"reach": 40_000, "button-press-topdown": 100_000}
+TASKS = {"reach": 40_000, "drawer-close": 40_000, "button-press-topdown": 100_000}
 """Task -> environment steps, over which the learning rate falls in the second half."""
 TARGET, EPISODES, EVALUATIONS = 0.8, 20, 16
 ENVS, LEARNING_STARTS, GAMMA, OBS_SCALE, ANNEAL_FROM = 8, 2_000, 0.95, 5.0, 0.5

@@ -55,6 +55,17 @@ def test_layout_is_left_out_where_it_does_not_suit_the_other_settings() -> None:
     assert space.settings(few) == {"algo": "ppo"}
 
 
+def test_precision_is_a_choice_of_its_own_and_another_width_is_tried_without_it() -> None:
+    space = space_of({"num_workers": 0, "run.precision": "bf16"})
+    chosen = {"algo": "sac", "layout": "faster", "precision": "faster"}
+    assert space.settings(chosen) == {"num_workers": 0, "run.precision": "bf16"}
+    assert space.settings({**chosen, "precision": "present"}) == {"num_workers": 0}
+    narrow = [each for each in space.first() if each.get("sac.width") == -1]
+    assert [(each["layout"], each["precision"]) for each in narrow] == [("faster", "faster"), ("faster", "present")]
+    assert space.settings(narrow[1]) == {"num_workers": 0, "sac.hidden": (128, 128)}
+    assert space.present() | {"layout": "present", "precision": "present"} == space.present()
+
+
 def write_preset(task: str, **header: object) -> Path:
     user_presets().mkdir(parents=True, exist_ok=True)
     key = TunedKey("gym", task, "ppo", "env_id")

@@ -126,7 +126,7 @@ DIMENSIONS = (
     Dimension("minibatch_rows", ("minibatch_rows",), _whole("minibatch_rows"), -2, 2, 1),
     Dimension("update_ratio", ("update_interval", "updates_per_interval"), _update_ratio, -3, 1, -1),
     Dimension("batch", ("global_batch_size",), _whole("global_batch_size"), -1, 2),
-    Dimension("width", ("hidden", "width"), _widths, -1, 1, -1),
+    Dimension("width", ("hidden", "width"), _widths, -2, 1, -1),
     Dimension("horizon", ("gamma",), _discount, -1, 1),
     Dimension("annealing", ("anneal_lr",), _annealing, 0, 1),
 )

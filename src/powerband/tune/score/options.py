@@ -35,7 +35,7 @@ class ScoreOptions:
     trial_seconds: Seconds = 0.0
     """Largest number of training seconds of a trial; 0 is a twelfth of the budget, and what the present settings
     need once they have reached the score."""
-    seeds: Annotated[int, Range(at_least=MIN_VERIFICATION_SEEDS, at_most=1000)] = 5
+    seeds: Annotated[int, Range(at_least=MIN_VERIFICATION_SEEDS, at_most=1000)] = 10
     """Fresh seeds of each setting in the verification; fewer run if the budget ends."""
     parallel: Annotated[int, Range(at_least=1, at_most=MAX_PROCESSES)] = 1
     """Trials at a time, each on its own cores; at most cores / threads, so write threads= too."""

@@ -1,12 +1,14 @@
 """Setting space: search space of ``tune objective=score``, over the algorithm and the settings of each algorithm.
 
 A point is a dict of coordinates, which Optuna calls "params": name of a dimension -> value. A setting is qualified
-name -> value, in addition to what the user wrote. The layout is a group of settings that change only the speed.
+name -> value, in addition to what the user wrote. The layout is a group of settings that change only the speed, such as
+threads and workers. The precision is a dimension of its own, because narrow networks are faster in fp32 and wide ones
+in bf16 on many CPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from powerband.core.config.flags import COMMAND_LINE
@@ -19,8 +21,10 @@ from powerband.tune.score.learning_space import LearningSpace, Params, Suggests
 
 Configure = Callable[[str, list[str]], tuple[Recipe, str, ResolvedConfig]]
 """``(recipe name, arguments) -> (recipe, stage, configuration)``, as the command line resolves them."""
-ALGO, LAYOUT = "algo", "layout"
+ALGO, LAYOUT, PRECISION = "algo", "layout", "precision"
 """Dimensions besides those of the algorithms."""
+PRESENT, FASTER = "present", "faster"
+"""Values of the dimensions `LAYOUT` and `PRECISION`."""
 
 
 class SettingSpace:
@@ -35,7 +39,7 @@ class SettingSpace:
             first. The only key is "" for a recipe with one algorithm.
         fixed: Qualified names of the settings that must not change, such as ``run.seed``.
         layout: Qualified name -> value of settings, such as threads, that make training faster on this machine and
-            leave learning unchanged. A trial uses all of them or none.
+            leave learning unchanged. A trial uses all of them or none, and the precision or not.
     """
 
     def __init__(
@@ -47,45 +51,55 @@ class SettingSpace:
         layout: Mapping[str, Any] | None = None,
     ) -> None:
         self.recipe, self.stage, self.configs = recipe, stage, dict(configs)
-        self.layout = {name: value for name, value in (layout or {}).items() if name not in fixed}
+        self.faster: dict[str, dict[str, Any]] = {}
+        for name, value in (layout or {}).items():
+            if name not in fixed:
+                dimension = PRECISION if name.rpartition(".")[2] == "precision" else LAYOUT
+                self.faster.setdefault(dimension, {})[name] = value
         self.spaces = {algo: LearningSpace(recipe, stage, config, fixed) for algo, config in configs.items()}
         self.algorithms = list(self.configs)
 
     def suggest(self, trial: Suggests) -> None:
-        """Lets a trial choose all coordinates: algorithm, layout, and the dimensions of the algorithm."""
+        """Lets a trial choose all coordinates: algorithm, layout, precision, and the dimensions of the algorithm."""
         algo = self.algorithms[0]
         if len(self.algorithms) > 1:
             algo = trial.suggest_categorical(ALGO, self.algorithms)
-        if self.layout:
-            trial.suggest_categorical(LAYOUT, ["present", "faster"])
+        for dimension in self.faster:
+            trial.suggest_categorical(dimension, [PRESENT, FASTER])
         self.spaces[algo].suggest(trial, self._prefix(algo))
 
     def present(self) -> dict[str, Any]:
         """Returns the coordinates of the settings that the user wrote."""
-        return self._params(self.algorithms[0], self.spaces[self.algorithms[0]].present(), "present")
+        return self._params(self.algorithms[0], self.spaces[self.algorithms[0]].present(), faster=())
 
     def first(self) -> list[dict[str, Any]]:
         """Returns the points to try before the sampler chooses any.
 
-        They are the present settings with the faster layout, the other algorithms, and then single promising changes.
+        They are the present settings with the faster layout and precision, the other algorithms, and then single
+        promising changes. Another width is tried with the present precision, too.
         """
-        layout = "faster" if self.layout else "present"
         own, *others = self.algorithms
-        firsts = [self._params(own, self.spaces[own].present(), layout)] if self.layout else []
-        firsts += [self._params(algo, self.spaces[algo].present(), layout) for algo in others]
-        return firsts + [self._params(own, params, layout) for params in self.spaces[own].promising()]
+        present = self.spaces[own].present()
+        firsts = [self._params(own, present, self.faster)] if self.faster else []
+        firsts += [self._params(algo, self.spaces[algo].present(), self.faster) for algo in others]
+        for params in self.spaces[own].promising():
+            firsts.append(self._params(own, params, self.faster))
+            if PRECISION in self.faster and params.get("width") != present.get("width"):
+                firsts.append(self._params(own, params, self.faster.keys() - {PRECISION}))
+        return firsts
 
     def settings(self, params: Params) -> dict[str, Any]:
         """Converts coordinates to the settings that they change: qualified name, such as ``run.threads``, -> value.
 
-        The faster layout is left out if the recipe refuses it together with the other settings.
+        The faster layout and precision are left out if the recipe refuses them together with the other settings.
         """
         algo = params.get(ALGO, self.algorithms[0])
         prefix = self._prefix(algo)
         own = {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
         chosen = self.spaces[algo].settings(own)
-        if params.get(LAYOUT) == "faster" and self._is_valid(algo, {**chosen, **self.layout}):
-            chosen |= self.layout
+        for dimension, faster in self.faster.items():
+            if params.get(dimension) == FASTER and self._is_valid(algo, {**chosen, **faster}):
+                chosen |= faster
         return ({ALGO: algo} if algo != self.algorithms[0] else {}) | chosen
 
     def config(self, params: Params) -> Any:
@@ -112,9 +126,10 @@ class SettingSpace:
             return False
         return True
 
-    def _params(self, algo: str, params: Mapping[str, Any], layout: str) -> dict[str, Any]:
+    def _params(self, algo: str, params: Mapping[str, Any], faster: Collection[str]) -> dict[str, Any]:
+        """Returns all coordinates of a point: those of its algorithm, and the dimensions whose value is `FASTER`."""
         chosen: dict[str, Any] = {ALGO: algo} if len(self.algorithms) > 1 else {}
-        chosen |= {LAYOUT: layout} if self.layout else {}
+        chosen |= {dimension: FASTER if dimension in faster else PRESENT for dimension in self.faster}
         return chosen | {self._prefix(algo) + name: value for name, value in params.items()}
 
     def _prefix(self, algo: str) -> str:
