@@ -41,6 +41,16 @@ def test_a_trial_is_paused_continued_and_ends_at_its_score(tmp_path: Path) -> No
     assert seconds == sorted(seconds) and all(s <= line["time_s"] for s, line in zip(seconds, lines, strict=True))
 
 
+@pytest.mark.parametrize(("target", "outcome"), [(1000.0, "paused"), (1.0, "reached")])
+def test_a_paused_trial_that_has_passed_the_next_limit_is_not_started(tmp_path: Path, target, outcome) -> None:
+    """A signal to a process that starts kills it before it can save, and the trial would count as failed."""
+    lines = [{"env_steps": 10 * n, "time/training_s": n, "eval/return": 5.0} for n in (1, 2, 3)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    run = run_trial(resume_command("gym", "train", tmp_path), tmp_path, "return", target, 2.5, soon())
+    assert (run.outcome, run.message, run.env_steps, run.wall_s) == (outcome, "", 30, 0.0)
+    assert len(run.curve) == 3 and not (tmp_path / "output.txt").exists()
+
+
 @pytest.mark.slow
 def test_a_trial_that_fails_states_why_and_one_without_the_figure_is_refused(tmp_path: Path) -> None:
     command = train_command("gym", "train", [*SMALL, "on_policy.minibatches=7"], {}, tmp_path / "a", 0, 0.1)

@@ -59,6 +59,13 @@ def test_chosen_setting_is_close_to_the_best_of_all_settings(tuned, world: str, 
     assert result.gain > 1.2
 
 
+def test_overlap_is_not_combined_with_simulators_in_the_training_process(tuned) -> None:
+    result = tuned(World(env_s=20e-3))
+    overlapped = [each.setting for each in result.candidates if each.setting.get("overlap")]
+    assert overlapped and all(each.get("num_workers", 4) > 0 for each in overlapped)
+    assert result.space.complete([{"double_buffer": True}, {"num_workers": 1}]) is None
+
+
 def test_most_settings_are_predicted_and_few_are_run(tuned) -> None:
     world = World()
     result = tuned(world, learning="constant-reuse")

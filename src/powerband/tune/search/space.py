@@ -96,11 +96,15 @@ class SearchSpace:
         return config
 
     def complete(self, alternatives: list[Setting]) -> dict[str, Any] | None:
-        """Combines alternatives of different axes into one setting (knob -> value); returns None if it is invalid.
+        """Combines alternatives of different axes into one setting (knob -> value).
 
-        Under the rule sqrt-lr, the learning rates are multiplied by the square root of the growth of the batch.
+        Returns None if the setting is invalid, or if overlap or double buffering has no effect in it, because they
+        need worker processes. Under the rule sqrt-lr, the learning rates are multiplied by the square root of the growth of the batch.
         """
         setting = {knob: value for part in alternatives for knob, value in part.items()}
+        workers = setting.get("num_workers", math.inf)
+        if (setting.get("overlap") and workers < 1) or (setting.get("double_buffer") and workers < 2):
+            return None
         try:
             config = self.config_with(setting)
             if self.rule == "sqrt-lr":

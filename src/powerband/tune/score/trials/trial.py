@@ -136,6 +136,11 @@ def run_trial(
     """
     began = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
+    metrics, message = Metrics(folder / "metrics.jsonl", score), ""
+    metrics.read()
+    reached = time_to_score(metrics.curve, target) is not None
+    if reached or metrics.seconds >= limit_s:  # a long iteration before the pause has passed this limit, too
+        return TrialRun("reached" if reached else "paused", metrics.curve, metrics.env_steps, metrics.seconds, 0.0)
     output = folder / "output.txt"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     with output.open("wb") as sink:
@@ -149,7 +154,6 @@ def run_trial(
             preexec_fn=partial(signal_at_parent_death, signal.SIGTERM),  # SIGKILL of the search leaves no trial behind
         )
     outcome: Outcome | None = None
-    metrics, message = Metrics(folder / "metrics.jsonl", score), ""
     try:
         while outcome is None and process.poll() is None:
             time.sleep(POLL_S)
