@@ -99,7 +99,8 @@ class SearchSpace:
         """Combines alternatives of different axes into one setting (knob -> value).
 
         Returns None if the setting is invalid, or if overlap or double buffering has no effect in it, because they
-        need worker processes. Under the rule sqrt-lr, the learning rates are multiplied by the square root of the growth of the batch.
+        need worker processes. Under the rule sqrt-lr, the learning rates are multiplied by the square root of the
+        growth of the batch.
         """
         setting = {knob: value for part in alternatives for knob, value in part.items()}
         workers = setting.get("num_workers", math.inf)
