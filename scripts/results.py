@@ -37,6 +37,8 @@ TEXTS = (
     ("uav-coma", "this run", "roi_entropy_mean", "{:.3f}"),
     ("uav-iac", "this run", "f1_mean", "{:.3f}"),
     ("uav-iac", "this run", "roi_entropy_mean", "{:.3f}"),
+    ("uav-mappo", "this run", "f1_mean", "{:.3f}"),
+    ("uav-mappo", "this run", "roi_entropy_mean", "{:.3f}"),
     ("sketchnav-ppo-smooth", "policy", "success", "{:.1%}"),
     ("sketchnav-ppo-abstract", "policy", "success", "{:.1%}"),
     ("sketchnav-ppo-blank", "policy", "success", "{:.1%}"),
