@@ -25,6 +25,7 @@ class Line:
 
     Attributes:
         name: Name in the legend and under the pointer; empty if the chart has one line only.
+        group: Name in the legend of several lines that belong together; empty uses `name`.
         x, y: Coordinates of the points, in the order of x.
         raw: Values of `y` before smoothing, drawn faint; empty for none.
         low, high: Ends of the interval of each point, drawn as a band; empty for none.
@@ -38,6 +39,7 @@ class Line:
     low: list[float] = field(default_factory=list)
     high: list[float] = field(default_factory=list)
     colour: int = 0
+    group: str = ""
 
 
 def line_chart(
@@ -72,7 +74,8 @@ def line_chart(
         for x, y in zip(line.x, line.y, strict=True) if len(line.x) <= MAX_MARKERS else ():
             parts.append(f"<circle cx='{area.x(x):.1f}' cy='{area.y(y):.1f}' r=2.6 fill='var(--c{line.colour})'/>")
         parts.append(f"<polyline class=smooth {stroke} points='{area.points(line.x, line.y)}'/>")
-    legend = legend_of([(line.name, line.colour) for line in lines]) if lines[0].name else ""
+    names = dict.fromkeys((line.group or line.name, line.colour) for line in lines)
+    legend = legend_of(list(names)) if lines[0].name else ""
     last = number(lines[0].y[-1], percent) if len(lines) == 1 else ""
     return _figure(title, last, area.svg(parts, lines, unit, percent), legend)
 

@@ -48,6 +48,8 @@ def test_the_front_joins_points_that_no_other_beats() -> None:
 def test_every_section_has_its_figures() -> None:
     page = sections(STUDY)
     assert "Pareto front" in page["Score over time"] and "present settings, seed 1" in page["Score over time"]
+    legend = page["Score over time"].partition("<div class=legend>")[2].partition("</div>")[0]
+    assert legend.count("present settings") == 1 and "seed" not in legend  # one entry for all runs of a colour
     assert "&gt; 40" in page["Verification"] and "0.55 times" in page["Verification"]
     assert "1 of 2" in page["Settings"] and "70 %" in page["Importance"]
     assert "pays off after 50 runs" in page["Cost"] and "&lt;nan&gt;" in page["Cost"]

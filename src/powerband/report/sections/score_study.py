@@ -68,12 +68,13 @@ def curves(study: dict[str, Any]) -> str:
     for (setting, seed), trial in newest.items():
         curve = [(point[1], point[2]) for point in trial["curve"] if len(point) == 3 and fits(point, [float])]
         points += curve
-        colour, name = OTHERS, f"{setting}, seed {seed}"
+        colour, group = OTHERS, "other settings"
         if trial["present"]:
-            colour, name = PRESENT, f"present settings, seed {seed}"
+            colour, group = PRESENT, "present settings"
         elif study["chosen"] is not None and trial["setting"] == study["chosen"]:
-            colour, name = CHOSEN, f"chosen, seed {seed}"
-        lines.append(Line(name, [x for x, _ in curve], [y for _, y in curve], colour=colour))
+            colour, group = CHOSEN, "chosen settings"
+        name = f"{setting if colour == OTHERS else group}, seed {seed}"
+        lines.append(Line(name, [x for x, _ in curve], [y for _, y in curve], colour=colour, group=group))
     if not points:
         return ""
     front = pareto_front(points)
