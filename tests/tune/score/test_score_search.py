@@ -100,6 +100,11 @@ def test_a_fast_present_setting_is_timed_again_with_closer_evaluations(found) ->
     assert 2 < shown.times[0] < 4
 
 
+def test_a_second_timing_that_fails_ends_the_search(found) -> None:
+    with pytest.raises(ConfigError, match="present settings cannot be trained: a loss is not finite"):
+        found(SimulatedTraining(scale=0.7, interval=True, fails="run.eval_interval_s=0.25"), seconds=1200.0)
+
+
 def test_no_run_of_a_search_has_a_seed_of_an_evaluation(found) -> None:
     """A run with such a seed is refused, and would count as one that does not reach the score."""
     world = SimulatedTraining()
@@ -217,12 +222,12 @@ def test_a_search_in_which_every_trial_fails_ends(found) -> None:
     world = SimulatedTraining()
     train, starts = world.run_trial, []
 
-    def only_first(*words: Any) -> Any:
+    def only_present(*words: Any) -> Any:
         starts.append(words)
-        world.fails = "run.seed" if len(starts) > 1 else ""
+        world.fails = "run.seed" if len(starts) > 2 else ""  # the present settings are timed twice
         return train(*words)
 
-    world.run_trial = only_first  # type: ignore[method-assign]
+    world.run_trial = only_present  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match="The last 20 trials failed"):
         found(world, seconds=5000.0, machine="two")
 

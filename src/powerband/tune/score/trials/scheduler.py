@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -197,13 +197,12 @@ class TrialScheduler:
         else:  # an earlier search was interrupted before they were done
             own = [each for each in newest(records) if each.params == self.present and each.seed == seed]
             paused = next((each for each in own if each.outcome == "paused" and self._is_own(each)), None)
-        record = self._run(Job(self.present, seed, RUNGS - 1, trial, paused, first=True), goal)
-        if record.outcome == "failed":
-            raise ConfigError(f"The present settings cannot be trained: {record.message}")
+        job = Job(self.present, seed, RUNGS - 1, trial, paused, first=True)
+        record = self._run(job, goal)
         reached = self._limit_trials(record, goal)
         if reached is not None and reached < FEWEST_INTERVALS * goal.budget / EVALUATIONS:
             goal = self.goal()  # its evaluations are closer
-            record = self._run(Job(self.present, seed, RUNGS - 1, first=True), goal)
+            record = self._run(replace(job, trial=None, paused=None), goal)
             self._limit_trials(record, goal)
         self._reserve_for(record)
 
@@ -213,7 +212,12 @@ class TrialScheduler:
         Returns:
             Seconds in which the present settings reached the score; None if they did not, because a later search with
             more seconds may train longer.
+
+        Raises:
+            ConfigError: The run failed.
         """
+        if present.outcome == "failed":
+            raise ConfigError(f"The present settings cannot be trained: {present.message}")
         scores = [point.score for point in present.curve if math.isfinite(point.score)]
         self.study.set(start_score=scores[0] if scores else self.target - 1.0)
         reached = time_to_score(present.curve, self.target)
