@@ -48,6 +48,15 @@ DQN_DEFAULTS = {
 }
 """Candidates for the general settings of DQN: widths, rows of a batch, target network, learning rate."""
 DQN_TASKS = ("CartPole-v1", "Acrobot-v1", "LunarLander-v3")
+SAC_DEFAULTS = {
+    "wide": "sac.hidden=[256,256] off_policy.global_batch_size=256",
+    "narrow-256": "sac.hidden=[128,128] off_policy.global_batch_size=256",
+    "narrow-128": "sac.hidden=[128,128] off_policy.global_batch_size=128",
+    "narrower-128": "sac.hidden=[64,64] off_policy.global_batch_size=128",
+}
+"""Candidates for the general settings of SAC: widths and rows of a batch."""
+SAC_TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
+SAC_STEPS = 100_000
 STEPS = {"Hopper-v5": 300_000, "HalfCheetah-v5": 300_000, "LunarLander-v3": 200_000, "MountainCarContinuous-v0": 20_000}
 DEFAULT_STEPS = 100_000
 DQN_STEPS = 60_000
@@ -91,6 +100,9 @@ def candidates() -> dict[str, tuple[str, str, int, list[str]]]:
     for task in DQN_TASKS:
         for name, settings in DQN_DEFAULTS.items():
             found[f"{task}-dqn-{name}"] = (task, "dqn", DQN_STEPS, ["hyper=default", *settings.split()])
+    for task in SAC_TASKS:
+        for name, settings in SAC_DEFAULTS.items():
+            found[f"{task}-sac-{name}"] = (task, "sac", SAC_STEPS, ["hyper=default", *settings.split()])
     for (task, algo), entries in TUNED.items():
         for name, settings in entries.items():
             steps = STEPS.get(task, DEFAULT_STEPS)
