@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from powerband.algos.settings import COMAConfig
+from powerband.algos.team_settings import COMAConfig
 from powerband.bench.harness import restart_with_cli_environment
 from powerband.core.machine.device import host_facts
 from powerband.core.rank_context import RankContext

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from powerband.algos.coma import COMA, all_actions_allowed
-from powerband.algos.settings import COMAConfig
+from powerband.algos.team_settings import COMAConfig
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
 from powerband.recipes.uav.learner import make_learner

@@ -7,7 +7,7 @@ import torch
 
 from algos.test_coma import A, K, N, T, rollout, spec
 from powerband.algos.mappo import MAPPO, masked_log_policy
-from powerband.algos.settings import MAPPOConfig
+from powerband.algos.team_settings import MAPPOConfig
 from powerband.core.rank_context import RankContext
 from powerband.recipes.uav.learner import make_learner
 from powerband.recipes.uav.map_net import state_inputs

@@ -13,6 +13,7 @@ import torch
 
 from distributed.ranks import on_ranks
 from powerband.algos.action_chunks import ActionChunkLearner
+from powerband.algos.chunk_settings import ChunkConfig
 from powerband.algos.coma import COMA
 from powerband.algos.ddpg import DDPG
 from powerband.algos.dqn import DQN
@@ -20,18 +21,9 @@ from powerband.algos.fast_td3 import FastTD3
 from powerband.algos.mappo import MAPPO
 from powerband.algos.ppo import PPO
 from powerband.algos.sac import SAC
-from powerband.algos.settings import (
-    ChunkConfig,
-    COMAConfig,
-    DDPGConfig,
-    DQNConfig,
-    FastTD3Config,
-    MAPPOConfig,
-    PPOConfig,
-    SACConfig,
-    TD3Config,
-)
+from powerband.algos.settings import DDPGConfig, DQNConfig, FastTD3Config, PPOConfig, SACConfig, TD3Config
 from powerband.algos.td3 import TD3
+from powerband.algos.team_settings import COMAConfig, MAPPOConfig
 from powerband.core.noise import NoiseSource
 from powerband.core.optim.precision import Precision
 from powerband.core.rank_context import RankContext

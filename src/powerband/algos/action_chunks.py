@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from powerband.algos.chunk_settings import ChunkConfig
 from powerband.algos.diffusion import noise_schedule, sample_chunks
 from powerband.algos.ema import ema_copy, feature_caches, update_ema
-from powerband.algos.settings import ChunkConfig
 from powerband.core.optim.accelerate import AcceleratedAdam
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, Tree

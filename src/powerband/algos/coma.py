@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from powerband.algos.settings import COMAConfig
+from powerband.algos.team_settings import COMAConfig
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.optim.learning_rate import LearnerLr
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.rollout import lambda_returns
@@ -48,6 +49,8 @@ class COMA:
     Shapes: N environments, A agents, K actions, C channels of an agent's maps, C' channels of the state, T steps,
     R rows (one per agent, environment and step).
     """
+
+    lr = LearnerLr("actor_adam", "critic_adam")
 
     def __init__(
         self,
@@ -94,16 +97,6 @@ class COMA:
         self.rollouts = self.episodes = 0
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
-
-    @property
-    def lr(self) -> float | Tensor:
-        """Learning rate of the actor; an assignment scales the critic's learning rate by the same factor."""
-        return self.actor_adam.lr
-
-    @lr.setter
-    def lr(self, lr: float) -> None:
-        self.actor_adam.lr = lr
-        self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
 
     # -- acting -----------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from powerband.algos.settings import DDPGConfig
 from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.optim.learning_rate import LearnerLr
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
@@ -36,6 +37,8 @@ class DDPG:
 
     Shapes: N environments, A agents, K actions, B rows of a batch. An axis in brackets exists only for several agents.
     """
+
+    lr = LearnerLr("actor_adam", "critic_adam")
 
     def __init__(
         self,
@@ -84,16 +87,6 @@ class DDPG:
         self.epsilon = torch.tensor(config.epsilon, device=context.device)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
-
-    @property
-    def lr(self) -> float | Tensor:
-        """Learning rate of the actor; an assignment scales the critic's learning rate by the same factor."""
-        return self.actor_adam.lr
-
-    @lr.setter
-    def lr(self, lr: float) -> None:
-        self.actor_adam.lr = lr
-        self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:

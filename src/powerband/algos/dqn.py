@@ -22,6 +22,7 @@ from powerband.algos.settings import DQNConfig
 from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.optim.learning_rate import LearnerLr
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
@@ -43,6 +44,8 @@ class DQN:
         env_steps: Steps of all environments on all ranks in which the learner explored, 0-d int64.
         epsilon: Probability of a random action, 0-d float32; it falls linearly in `env_steps`.
     """
+
+    lr = LearnerLr("adam")
 
     def __init__(
         self, spec: EnvSpec, config: DQNConfig, context: RankContext, encoder: ObsEncoder | None = None
@@ -100,15 +103,6 @@ class DQN:
 
             assert isinstance(self.net.net, MLP)
             self.fused = FusedDQN(self.net.net, self.adam, self.target, config.double, config.huber_delta)
-
-    @property
-    def lr(self) -> float | Tensor:
-        """Learning rate."""
-        return self.adam.lr
-
-    @lr.setter
-    def lr(self, lr: float) -> None:
-        self.adam.lr = lr
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:

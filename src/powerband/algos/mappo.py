@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from powerband.algos.coma import CHUNK, Choose, all_actions_allowed
 from powerband.algos.ppo import clipped_policy_loss
-from powerband.algos.settings import MAPPOConfig
+from powerband.algos.team_settings import MAPPOConfig
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam
+from powerband.core.optim.learning_rate import LearnerLr
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.rollout import gae
@@ -36,6 +37,8 @@ class MAPPO:
     Shapes: N environments, A agents, K actions, C channels of an agent's maps, C' channels of the state, T steps,
     R rows (one per agent, environment and step).
     """
+
+    lr = LearnerLr("actor_adam", "critic_adam")
 
     def __init__(
         self,
@@ -76,16 +79,6 @@ class MAPPO:
         self.rollouts = 0
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
-
-    @property
-    def lr(self) -> float | Tensor:
-        """Learning rate of the actor; an assignment scales the critic's learning rate by the same factor."""
-        return self.actor_adam.lr
-
-    @lr.setter
-    def lr(self, lr: float) -> None:
-        self.actor_adam.lr = lr
-        self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
 
     # -- acting -----------------------------------------------------------------------------------------------------
 

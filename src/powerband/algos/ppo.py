@@ -15,6 +15,7 @@ from powerband.algos.settings import PPOConfig
 from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam
+from powerband.core.optim.learning_rate import LearnerLr
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
@@ -33,6 +34,8 @@ class PPO:
     the GRU, T steps, n rows of a mini-batch (sequences with a GRU). An axis in brackets exists only if the environments
     have it.
     """
+
+    lr = LearnerLr("adam")
 
     def __init__(self, spec: EnvSpec, config: PPOConfig, context: RankContext, encoder: nn.Module | None = None):
         """
@@ -98,15 +101,6 @@ class PPO:
             from powerband.algos.fused.ppo import FusedPPO  # imports numba, which takes half a second
 
             self.fused = FusedPPO(self.net, self.adam, config)
-
-    @property
-    def lr(self) -> float | Tensor:
-        """Learning rate of Adam; training loops assign it to anneal it."""
-        return self.adam.lr
-
-    @lr.setter
-    def lr(self, lr: float) -> None:
-        self.adam.lr = lr
 
     def set_progress(self, progress: float) -> None:
         """Sets the changing weights of the loss; `progress` is the spent share of the budget, 0..1."""

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from powerband.core.config.ranges import (
-    ChunkLength,
     Coefficient,
-    DiffusionSteps,
     Finite,
-    Frames,
     Interval,
     LearningRate,
     NoiseScale,
@@ -20,9 +17,7 @@ from powerband.core.config.ranges import (
     PositiveCount,
     PositiveShare,
     Range,
-    SequenceLength,
     Share,
-    ShareBelowOne,
     WeightDecay,
     Width,
     WidthOrZero,
@@ -308,108 +303,3 @@ class DDPGConfig:
     """Weight of the mean squared logit in the actor's loss; it prevents saturation of the softmax."""
     compile: bool = False
     """Compile the losses with torch.compile."""
-
-
-@dataclass(frozen=True)
-@check_ranges
-class COMAConfig:
-    actor_lr: LearningRate = 1e-5
-    """Adam learning rate of the actor."""
-    critic_lr: LearningRate = 1e-4
-    """Adam learning rate of the critic."""
-    epsilon_start: Share = 0.5
-    """Initial share of the uniform distribution in the policy."""
-    epsilon_end: Share = 0.02
-    """Share of the uniform distribution after `epsilon_episodes`."""
-    epsilon_episodes: PositiveCount = 10_000
-    """Episodes, over all ranks, over which the share falls linearly."""
-    target_interval: Interval = 10
-    """Rollouts per copy of the critic to the target critic."""
-    width: Width = 256
-    """Channels of every layer of both networks."""
-    max_grad_norm: Positive | None = 10.0
-    """Largest 2-norm of the gradients of each network; larger gradients are clipped, None clips nothing."""
-    sampled_advantage: bool = False
-    """Use the advantage G - sum pi Q of the sampled return instead of Q(s, a) - sum pi Q; IAC always does."""
-    entropy_coef: Coefficient = 0.0
-    """Weight of the entropy bonus, in addition to the exploration of epsilon."""
-    normalize_advantage: bool = False
-    """Normalise the advantages of a mini-batch to mean 0 and standard deviation 1, on each rank."""
-    compile: bool = False
-    """Compile the losses with torch.compile."""
-
-    def __post_init__(self) -> None:
-        if self.epsilon_end > self.epsilon_start:
-            raise ConfigError(
-                f"coma.epsilon_end={self.epsilon_end:g} is above coma.epsilon_start={self.epsilon_start:g}. Write "
-                f"coma.epsilon_start=0.5 and coma.epsilon_end=0.02."
-            )
-
-
-@dataclass(frozen=True)
-@check_ranges
-class MAPPOConfig:
-    actor_lr: LearningRate = 5e-4
-    """Adam learning rate of the actor."""
-    critic_lr: LearningRate = 5e-4
-    """Adam learning rate of the critic."""
-    clip: Annotated[float, Range(above=0, at_most=1)] = 0.2
-    """Range of the probability ratio, 1 - clip to 1 + clip."""
-    entropy_coef: Coefficient = 0.01
-    """Weight of the entropy bonus."""
-    width: Width = 256
-    """Channels of every layer of both networks."""
-    max_grad_norm: Positive | None = 10.0
-    """Largest 2-norm of the gradients of each network; larger gradients are clipped, None clips nothing."""
-    compile: bool = False
-    """Compile the losses with torch.compile."""
-
-
-@dataclass(frozen=True)
-@check_ranges
-class ChunkConfig:
-    lr: LearningRate = 1e-4
-    """Learning rate of AdamW."""
-    weight_decay: WeightDecay = 1e-4
-    """Weight decay of AdamW."""
-    max_grad_norm: Positive = 1.0
-    """Largest 2-norm of the gradients; larger gradients are clipped."""
-    ema: ShareBelowOne = 0.999
-    """Largest decay of the averaged weights, which act; update n uses (1 + n) / (10 + n) if that is less. 0 does not
-    average."""
-    horizon: ChunkLength = 16
-    """Actions per chunk."""
-    exec_horizon: ChunkLength = 4
-    """Actions of a chunk that are executed before the next chunk is sampled."""
-    frames: Frames = 3
-    """Newest camera images in one observation."""
-    gru: WidthOrZero = 0
-    """Width of a recurrent layer (GRU) over all observations of an episode, whose state the chunks depend on; 0 builds
-    none, so that chunks depend on the newest observation."""
-    sequence: SequenceLength = 64
-    """Recorded steps of a sequence from which the GRU learns, even. The first half of a sequence in the middle of an
-    episode has no loss: it fills the memory."""
-    unet: Widths = (256, 512, 1024)
-    """Channels of the levels of the U-Net."""
-    noise_steps: DiffusionSteps = 1000
-    """Diffusion steps in training."""
-    predict: Literal["epsilon", "sample"] = "epsilon"
-    """Prediction of the network: epsilon is the noise, sample the chunk."""
-    sampler: Literal["ddim", "dpm"] = "ddim"
-    """Sampler of chunks: DDIM or DPM-Solver++."""
-    sample_steps: DiffusionSteps = 10
-    """Steps of the sampler."""
-
-    def __post_init__(self) -> None:
-        if self.sequence % 2:
-            raise ConfigError(f"chunks.sequence={self.sequence} is odd. Write chunks.sequence={self.sequence + 1}.")
-        if self.exec_horizon > self.horizon:
-            raise ConfigError(
-                f"chunks.exec_horizon={self.exec_horizon} is above chunks.horizon={self.horizon}. Write "
-                f"chunks.exec_horizon={self.horizon} or less."
-            )
-        if self.sample_steps > self.noise_steps:
-            raise ConfigError(
-                f"chunks.sample_steps={self.sample_steps} is above chunks.noise_steps={self.noise_steps}. Write "
-                f"chunks.sample_steps={self.noise_steps} or less."
-            )

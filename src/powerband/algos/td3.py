@@ -19,6 +19,7 @@ from powerband.algos.actions import action_scale
 from powerband.algos.settings import TD3Config
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
+from powerband.core.optim.learning_rate import LearnerLr
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
@@ -36,6 +37,8 @@ class TD3:
 
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
     """
+
+    lr = LearnerLr("actor_adam", "critic_adam")
 
     def __init__(
         self, spec: EnvSpec, config: TD3Config, context: RankContext, encoder: ObsEncoder | None = None
@@ -72,16 +75,6 @@ class TD3:
         self.cycle = UpdateCycle(config.policy_interval)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
-
-    @property
-    def lr(self) -> float | Tensor:
-        """Learning rate of the actor; an assignment scales the critics' learning rate by the same factor."""
-        return self.actor_adam.lr
-
-    @lr.setter
-    def lr(self, lr: float) -> None:
-        self.actor_adam.lr = lr
-        self.critic_adam.lr = lr * (self.config.critic_lr / self.config.actor_lr)
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:

@@ -194,6 +194,7 @@ class FlatAdam:
     Attributes:
         flat: (P,) all parameters of the modules, P numbers with the gaps that `flatten` leaves for alignment.
         grad: (P,) their gradients.
+        initial_lr: Learning rate at the construction.
 
     Source: Kingma and Ba 2015, algorithm 1.
     """
@@ -235,7 +236,7 @@ class FlatAdam:
         self.grad = self.flat.grad = torch.zeros_like(values)
         for parameter, view in zip(self.parameters, views_of(self.grad, self.parameters), strict=True):
             parameter.grad = view
-        self.max_grad_norm = max_grad_norm
+        self.initial_lr, self.max_grad_norm = lr, max_grad_norm
         self.average = average
         self.scaler = precision.scaler()
         # On CUDA the rate is a tensor, so that a captured graph reads the current value at each replay.

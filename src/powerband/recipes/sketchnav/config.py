@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from powerband.algos.settings import ChunkConfig, PPOConfig
+from powerband.algos.chunk_settings import ChunkConfig
+from powerband.algos.settings import PPOConfig
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import (
     MAX_COUNT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from powerband.algos.settings import COMAConfig, MAPPOConfig
+from powerband.algos.team_settings import COMAConfig, MAPPOConfig
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import Count, Size, SizeOrZero, check_ranges
 from powerband.core.errors import ConfigError

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from powerband.core.optim.flat_adam import FlatAdam
+from powerband.core.optim.learning_rate import LearnerLr
 from powerband.core.rank_context import RankContext
 from powerband.core.schedule import UpdateCycle
 from powerband.data.types import Tree
@@ -31,6 +32,8 @@ class ImitationLearner:
 
     The stage online_distill keeps the visited transitions and discards the policy.
     """
+
+    lr = LearnerLr("adam")
 
     def __init__(self, config: ImitateConfig, teacher: Callable[[Tensor], Tensor], context: RankContext) -> None:
         """
@@ -79,15 +82,6 @@ class ImitationLearner:
     def initial_carry(self, num_envs: int) -> None:
         """Returns None, because the policy has no memory."""
         return None
-
-    @property
-    def lr(self) -> float | Tensor:
-        """Learning rate; settable for annealing."""
-        return self.adam.lr
-
-    @lr.setter
-    def lr(self, lr: float) -> None:
-        self.adam.lr = lr
 
     def policy_state(self) -> dict[str, Tensor]:
         """Parameters of the temporary policy."""
