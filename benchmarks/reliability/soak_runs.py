@@ -32,8 +32,8 @@ import runs  # noqa: E402, of the tests
 
 COMMON = "gpus=none threads=1 precision=fp32 tensorboard=false log_interval_s=0.5 keep_checkpoints=3"
 GYM = (
-    "gym env_id=soak_environment:Soak-v0 algo=sac sac.hidden=160,160 off_policy.num_envs=2 learning_starts=40 "
-    "num_workers=1 supervise=false --trust"
+    "gym env_id=soak_environment:Soak-v0 algo=sac sac.hidden=64,64 sac.fused=false off_policy.num_envs=2 "
+    "learning_starts=40 num_workers=1 supervise=false --trust"
 )
 SNAKES = "snakes algo=ddpg ddpg.hidden=32 off_policy.num_envs=4 global_batch_size=32 learning_starts=40"
 RUNS = {
@@ -45,7 +45,7 @@ RUNS = {
     ),
     "gym": (GYM, "env_steps", 1500),
     "metaworld": (
-        "metaworld variant=smoke backend=workers num_workers=0 sac.hidden=160 learning_starts=60 random_steps=60 "
+        "metaworld variant=smoke backend=workers num_workers=0 sac.fused=false learning_starts=60 random_steps=60 "
         "collect.interval=100000000 collect.samples=40 final_episodes=0 horizon=30 update_interval=1 "
         "project={folder}",
         "env_steps",

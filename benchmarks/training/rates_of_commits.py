@@ -33,7 +33,7 @@ from powerband.core.telemetry.metrics_file import MetricsReader
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = "gpus=none threads=1 precision=fp32 tensorboard=false log_interval_s=1 env_steps=1000000000 seed=3"
 CASES = {
-    "gym/sac": "gym env_id=Pendulum-v1 algo=sac num_workers=0 sac.hidden=160,160 off_policy.warmup=100",
+    "gym/sac": "gym env_id=Pendulum-v1 algo=sac num_workers=0 sac.fused=false off_policy.warmup=100",
     "snakes/ddpg": "snakes algo=ddpg off_policy.num_envs=4 off_policy.warmup=64 update_interval=8",
     "snakes/ppo": "snakes algo=ppo variant=smoke",
     "uav/coma": "uav algo=coma variant=smoke",

@@ -73,7 +73,7 @@ def test_losses_match_the_formulas():
         advantage = batch["advantages"][row]
         terms.append(min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage))
         entropies.append(-(policy[policy > 0] * policy[policy > 0].log()).sum())
-        clipped += bool(abs(float(ratio) - 1) > 0.2)
+        clipped += bool(abs(float(ratio.detach()) - 1) > 0.2)
     loss, figures = mappo._actor_loss(batch)
     torch.testing.assert_close(loss, -torch.stack(terms).mean() - 0.1 * torch.stack(entropies).mean())
     assert float(figures["losses/clipped"]) == pytest.approx(clipped / len(terms)) and clipped

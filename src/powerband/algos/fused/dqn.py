@@ -22,7 +22,7 @@ from powerband.core.machine.cache_stamp import source_checksum
 from powerband.core.optim import compiled_adam
 from powerband.core.optim.compiled_adam import OPTIONS, compiled
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
-from powerband.nets.compiled import mlp
+from powerband.nets.compiled import mlp, product
 from powerband.nets.compiled.mlp import RELU, backward, forward, layer_table
 from powerband.nets.mlp import MLP
 
@@ -51,7 +51,7 @@ def best_allowed(values, mask, row):
 def kernels() -> tuple[Any, Any]:
     """Returns two compiled functions: values and gradient."""
     # A cached function may close over numbers only: a compiled function in its closure would never match the cache.
-    stamp = source_checksum(compiled_adam, mlp)
+    stamp = source_checksum(compiled_adam, mlp, product)
 
     @njit(cache=True, **OPTIONS)
     def values(theta, layers, obs, result):

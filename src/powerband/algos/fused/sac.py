@@ -25,7 +25,7 @@ from powerband.core.noise import Noise
 from powerband.core.optim import compiled_adam
 from powerband.core.optim.compiled_adam import OPTIONS, compiled
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
-from powerband.nets.compiled import distributions, mlp
+from powerband.nets.compiled import distributions, mlp, product
 from powerband.nets.compiled.distributions import draw_normal
 from powerband.nets.compiled.mlp import LINEAR, RELU, backward, forward, input_gradient, layer_table, position, tanh_
 from powerband.nets.mlp import MLP, TwinMLP
@@ -108,7 +108,7 @@ def kernels() -> tuple[Any, Any, Any]:
     - ``keys`` (B,), ``counter`` (1,) int64: the `Noise` that draws the random numbers (B, 2 D) of an update.
     """
     # A cached function may close over numbers only: a compiled function in its closure would never match the cache.
-    stamp = source_checksum(compiled_adam, mlp, distributions)
+    stamp = source_checksum(compiled_adam, distributions, mlp, product)
 
     @njit(cache=True, **OPTIONS)
     def act(policy, obs, keys, counter, explore, centre, scale, action):

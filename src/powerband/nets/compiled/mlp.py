@@ -2,7 +2,7 @@
 
 A compiled function has no overhead per operator. With up to some hundred rows and narrow layers it is therefore several
 times as fast as operators of PyTorch. No sum is reordered at run time, so a machine repeats its results bit for bit.
-The functions are not cached on disk themselves: the cached function that uses them passes this module to
+The functions are not cached on disk themselves: the cached function that uses them passes this module and `product` to
 `source_checksum`.
 
 Shapes: R rows, F features, I inputs and O outputs of a layer, L layers, P parameters with the gaps of `FlatAdam`.
@@ -20,6 +20,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from powerband.core.optim.compiled_adam import compiled
+from powerband.nets.compiled.product import add_product
 
 LINEAR, TANH, RELU = range(3)
 """Activation of a layer."""
@@ -54,40 +55,6 @@ def layer_table(flat: Tensor, modules: Iterable[nn.Module | None], activation: i
     table = np.array(rows, np.int64)
     table[-1, -1] = LINEAR
     return table
-
-
-@compiled
-def add_product(c, a, b):
-    """Adds the matrix product a b to c in place; the shapes are c (M, N), a (M, J) and b (J, N).
-
-    The loop keeps blocks of 4 x 4 entries of `a` in registers, for speed.
-    """
-    rows, inner = a.shape
-    columns = b.shape[1]
-    for m in range(0, rows - 3, 4):
-        c0, c1, c2, c3 = c[m], c[m + 1], c[m + 2], c[m + 3]
-        for j in range(0, inner - 3, 4):
-            b0, b1, b2, b3 = b[j], b[j + 1], b[j + 2], b[j + 3]
-            a00, a01, a02, a03 = a[m, j], a[m, j + 1], a[m, j + 2], a[m, j + 3]
-            a10, a11, a12, a13 = a[m + 1, j], a[m + 1, j + 1], a[m + 1, j + 2], a[m + 1, j + 3]
-            a20, a21, a22, a23 = a[m + 2, j], a[m + 2, j + 1], a[m + 2, j + 2], a[m + 2, j + 3]
-            a30, a31, a32, a33 = a[m + 3, j], a[m + 3, j + 1], a[m + 3, j + 2], a[m + 3, j + 3]
-            for n in range(columns):
-                c0[n] += a00 * b0[n] + a01 * b1[n] + a02 * b2[n] + a03 * b3[n]
-                c1[n] += a10 * b0[n] + a11 * b1[n] + a12 * b2[n] + a13 * b3[n]
-                c2[n] += a20 * b0[n] + a21 * b1[n] + a22 * b2[n] + a23 * b3[n]
-                c3[n] += a30 * b0[n] + a31 * b1[n] + a32 * b2[n] + a33 * b3[n]
-        for j in range(inner - inner % 4, inner):
-            a0, a1, a2, a3 = a[m, j], a[m + 1, j], a[m + 2, j], a[m + 3, j]
-            for n in range(columns):
-                c0[n] += a0 * b[j, n]
-                c1[n] += a1 * b[j, n]
-                c2[n] += a2 * b[j, n]
-                c3[n] += a3 * b[j, n]
-    for m in range(rows - rows % 4, rows):
-        for j in range(inner):
-            for n in range(columns):
-                c[m, n] += a[m, j] * b[j, n]
 
 
 @compiled
@@ -146,16 +113,12 @@ def forward(theta, layers, x):
     for layer in range(len(layers)):
         weight_at, bias_at, num_outputs, num_inputs, activation = layers[layer]
         weight = theta[weight_at : weight_at + num_outputs * num_inputs].reshape(num_outputs, num_inputs)
-        transposed = np.empty((num_inputs, num_outputs), np.float32)
-        for i in range(num_inputs):
-            for o in range(num_outputs):
-                transposed[i, o] = weight[o, i]
         flat = activations[start : start + rows * num_outputs]
         out = flat.reshape(rows, num_outputs)
         for r in range(rows):
             for o in range(num_outputs):
                 out[r, o] = theta[bias_at + o]
-        add_product(out, inputs, transposed)
+        add_product(out, inputs, weight.T)
         activate_(flat, activation)
         inputs, start = out, start + rows * num_outputs
     return activations, inputs
