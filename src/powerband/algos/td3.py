@@ -75,6 +75,13 @@ class TD3:
         self.cycle = UpdateCycle(config.policy_interval)
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
+        self.fused = None
+        plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None
+        if config.can_be_fused and plain:
+            from powerband.algos.fused.td3 import FusedTD3  # imports numba, which takes half a second
+
+            adams, averages = (self.actor_adam, self.critic_adam), (self.follow_actor, self.follow_critic)
+            self.fused = FusedTD3(self.actor, self.critic, adams, averages, config)
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
@@ -90,8 +97,11 @@ class TD3:
             no recurrent state.
         """
         rows = self._features(obs, self.encoder)
-        with self.precision.autocast(rows.shape[0]):
-            action = torch.tanh(self.actor(rows)).float()
+        if self.fused is not None:
+            action = self.fused.act(rows)
+        else:
+            with self.precision.autocast(rows.shape[0]):
+                action = torch.tanh(self.actor(rows)).float()
         if explore:
             noise = self.noise("td3/act", rows.shape[0])
             normal = noise.pink(self.dim) if self.config.action_noise == "pink" else noise.normal(self.dim)
@@ -114,22 +124,26 @@ class TD3:
         action = (batch["action"] - self.centre) / self.scale
         discount = bootstrap_discount(batch, self.config.gamma)
         normal = self.noise("td3/update", obs.shape[0]).normal(self.dim)
-        with self.precision.autocast():
-            critic_loss, q_mean, self._error_EB = self._critic_loss_fn(
-                obs, action, batch["reward"], next_obs, discount, normal, batch.get("weight")
-            )
-        figures = {
-            "losses/critic": critic_loss.detach(),
-            "losses/q": q_mean,
-            "losses/critic_grad_norm": self.critic_adam.step(critic_loss),
-        }
+        rows = obs, action, batch["reward"], next_obs, discount
+        if self.fused is not None:
+            critic_loss, q_mean, self._error_EB = self.fused.critic_gradient(rows, batch.get("weight"), normal)
+            grad_norm = self.critic_adam.apply()
+        else:
+            with self.precision.autocast():
+                critic_loss, q_mean, self._error_EB = self._critic_loss_fn(*rows, normal, batch.get("weight"))
+            grad_norm = self.critic_adam.step(critic_loss)
+        figures = {"losses/critic": critic_loss.detach(), "losses/q": q_mean, "losses/critic_grad_norm": grad_norm}
         obs = obs.detach()
         self.updates += 1
         if self.cycle.advance() == self.cycle.period:
-            with self.critic_adam.frozen():
-                with self.precision.autocast():
-                    loss = self._actor_loss_fn(obs)
-                figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
+            if self.fused is not None:
+                loss = self.fused.actor_gradient(obs)
+                figures["losses/actor_grad_norm"] = self.actor_adam.apply()
+            else:
+                with self.critic_adam.frozen():
+                    with self.precision.autocast():
+                        loss = self._actor_loss_fn(obs)
+                    figures["losses/actor_grad_norm"] = self.actor_adam.step(loss)
             figures["losses/actor"] = loss.detach()
             self.follow_actor.update()
             self.follow_critic.update()

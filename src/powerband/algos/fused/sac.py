@@ -27,7 +27,17 @@ from powerband.core.optim.compiled_adam import OPTIONS, compiled
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
 from powerband.nets.compiled import distributions, mlp, product
 from powerband.nets.compiled.distributions import draw_normal
-from powerband.nets.compiled.mlp import LINEAR, RELU, backward, forward, input_gradient, layer_table, position, tanh_
+from powerband.nets.compiled.mlp import (
+    RELU,
+    backward,
+    forward,
+    input_gradient,
+    joined,
+    layer_table,
+    position,
+    tanh_,
+    twin_layer_table,
+)
 from powerband.nets.mlp import MLP, TwinMLP
 
 LOG_STD_MIN, LOG_STD_MAX = np.float32(-20), np.float32(2)
@@ -81,19 +91,6 @@ def squashed_backward(outputs, normal, action, action_grad, log_prob_grad):
             outputs[r, width + d] = NOUGHT
             if LOG_STD_MIN <= log_std <= LOG_STD_MAX:
                 outputs[r, width + d] = u_grad * math.exp(log_std) * normal[r, d] - log_prob_grad
-
-
-@compiled
-def joined(obs, action):
-    """Concatenates features obs (B, F) and action (B, D) to the inputs (B, F + D) of a critic, for B rows."""
-    width = obs.shape[1]
-    x = np.empty((len(obs), width + action.shape[1]), np.float32)
-    for r in range(len(obs)):  # an assignment of slices takes 4 s to compile
-        for f in range(width):
-            x[r, f] = obs[r, f]
-        for d in range(action.shape[1]):
-            x[r, width + d] = action[r, d]
-    return x
 
 
 @cache
@@ -228,16 +225,7 @@ class FusedSAC:
     ) -> None:
         self.actor_adam, self.critic_adam = actor_adam, critic_adam
         theta, critics = actor_adam.flat.detach(), critic_adam.flat.detach()
-
-        members = [
-            [
-                (position(critics, weight[member]), position(critics, bias[member]), *weight.shape[1:], RELU)
-                for weight, bias in zip(critic.weights, critic.biases, strict=True)
-            ]
-            for member in range(critic.members)
-        ]
-        self.layers = np.array(members, np.int64)
-        self.layers[:, -1, -1] = LINEAR
+        self.layers = twin_layer_table(critics, critic)
         self.policy = theta.numpy(), layer_table(theta, (*actor.hidden, actor.output), RELU)
         self.critics, self.targets = critics.numpy(), target.flat.numpy()
         self.log_alpha_at = position(theta, log_alpha)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from powerband.core.optim.compiled_adam import compiled
 from powerband.nets.compiled.product import add_product
+from powerband.nets.mlp import TwinMLP
 
 LINEAR, TANH, RELU = range(3)
 """Activation of a layer."""
@@ -55,6 +56,41 @@ def layer_table(flat: Tensor, modules: Iterable[nn.Module | None], activation: i
     table = np.array(rows, np.int64)
     table[-1, -1] = LINEAR
     return table
+
+
+def twin_layer_table(flat: Tensor, net: TwinMLP) -> np.ndarray:
+    """Describes the members of a `TwinMLP` with ReLU layers, each as one network.
+
+    Args:
+        flat: All parameters (P,), of which those of `net` are views.
+        net: Networks with the same layers, such as two critics.
+
+    Returns:
+        Array (members, L, 5) int64: one array `layers` for each member.
+    """
+    members = [
+        [
+            (position(flat, weight[member]), position(flat, bias[member]), *weight.shape[1:], RELU)
+            for weight, bias in zip(net.weights, net.biases, strict=True)
+        ]
+        for member in range(net.members)
+    ]
+    table = np.array(members, np.int64)
+    table[:, -1, -1] = LINEAR
+    return table
+
+
+@compiled
+def joined(obs, action):
+    """Concatenates features obs (R, F) and actions (R, D) to the inputs (R, F + D) of a critic."""
+    width = obs.shape[1]
+    x = np.empty((len(obs), width + action.shape[1]), np.float32)
+    for r in range(len(obs)):  # an assignment of slices takes 4 s to compile
+        for f in range(width):
+            x[r, f] = obs[r, f]
+        for d in range(action.shape[1]):
+            x[r, width + d] = action[r, d]
+    return x
 
 
 @compiled

@@ -1,0 +1,115 @@
+"""Fused TD3: losses, gradients, errors and actions equal those of PyTorch; updates repeat their bits."""
+
+import pytest
+import torch
+
+from powerband.algos.fused.td3 import kernels
+from powerband.algos.settings import TD3Config
+from powerband.algos.td3 import TD3
+from powerband.core.rank_context import RankContext
+from powerband.data.types import EnvSpec, TensorSpec
+
+SPEC = EnvSpec(
+    TensorSpec((5,)), TensorSpec((3,)), low=torch.tensor([0.0, -1.0, -2.0]), high=torch.tensor([4.0, 1.0, 2.0])
+)
+ROWS = 27  # neither rows nor widths are multiples of the blocks of the matrix product
+
+
+def learner(fused: bool, precision: str = "fp32", **options) -> TD3:
+    torch.manual_seed(0)
+    return TD3(
+        SPEC, TD3Config(**{"hidden": (30, 17), "fused": fused, **options}), RankContext.single(precision=precision)
+    )
+
+
+def pair(**options) -> tuple[TD3, TD3]:
+    """The same learner with PyTorch and with compiled functions."""
+    plain, fused = learner(False, **options), learner(True, **options)
+    assert plain.fused is None and fused.fused is not None
+    return plain, fused
+
+
+def batch(seed: int = 0, scale: float = 1.0) -> dict[str, torch.Tensor]:
+    draw = torch.Generator().manual_seed(seed)
+    action = SPEC.low + (SPEC.high - SPEC.low) * torch.rand(ROWS, 3, generator=draw)
+    obs, next_obs = scale * torch.randn(2, ROWS, 5, generator=draw)
+    return {
+        "obs": obs,
+        "action": action,
+        "reward": torch.randn(ROWS, generator=draw),
+        "terminated": torch.rand(ROWS, generator=draw) < 0.2,
+        "next_obs": next_obs,
+    }
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"policy_interval": 1, "tau": 0.1, "actor_lr": 1e-3, "critic_lr": 3e-3},
+        {"hidden": (16,), "target_noise": 0.9, "target_noise_clip": 1.5},
+        {"hidden": (16, 8, 12)},
+    ],
+    ids=str,
+)
+def test_losses_gradients_and_parameters_equal_those_of_autograd(options, weighted):
+    plain, fused = pair(**options)
+    for number in range(40):
+        data = batch(number)
+        if weighted:
+            data["weight"] = torch.rand(ROWS, generator=torch.Generator().manual_seed(number))
+        expected, figures = plain.update(data), fused.update(data)
+        assert expected.keys() == figures.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(figures[name], value, rtol=1e-4, atol=1e-5, msg=f"{name}, update {number}")
+        torch.testing.assert_close(fused.errors, plain.errors, rtol=1e-4, atol=1e-5)
+        for own, other in ((fused.critic_adam, plain.critic_adam), (fused.actor_adam, plain.actor_adam)):
+            assert (own.grad - other.grad).norm() <= 1e-4 * other.grad.norm() + 1e-9, f"update {number}"
+    for name in ("actor", "critic", "target_actor", "target_critic"):
+        for own, other in zip(getattr(fused, name).parameters(), getattr(plain, name).parameters(), strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-5, msg=name)
+    assert fused.noise.state_dict() == plain.noise.state_dict()
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_actions_equal_those_of_pytorch_and_use_the_same_draws(explore):
+    plain, fused = pair()
+    for seed in range(3):
+        obs = batch(seed, scale=5.0)["obs"]  # saturates some actions
+        (action, _, _), (own, _, _) = plain.act(obs, None, explore), fused.act(obs, None, explore)
+        torch.testing.assert_close(own, action, rtol=1e-5, atol=1e-5)
+    assert fused.noise.state_dict() == plain.noise.state_dict()
+
+
+def test_updates_repeat_their_bits_and_average_both_gradients():
+    first, second = learner(True), learner(True)
+    averaged: list[int] = []
+    second.critic_adam.average = second.actor_adam.average = lambda grad: averaged.append(grad.numel())
+    for number in range(5):
+        first.update(batch(number)), second.update(batch(number))
+    assert torch.equal(first.actor_adam.flat, second.actor_adam.flat)
+    assert torch.equal(first.critic_adam.flat, second.critic_adam.flat)
+    sizes = [each.grad.numel() for each in (second.critic_adam, second.critic_adam, second.actor_adam)]
+    assert averaged == 2 * sizes + sizes[:1], "the actor is updated after every second update of the critics"
+
+
+@pytest.mark.parametrize("name", ["obs", "action", "reward", "next_obs"])
+def test_values_that_are_not_finite_are_not_hidden(name):
+    data = batch()
+    data[name].view(ROWS, -1)[3, 0] = torch.nan
+    data["terminated"][:] = False
+    assert not torch.isfinite(torch.stack(list(learner(True).update(data).values()))).all()
+
+
+def test_compiled_functions_match_their_cache_in_the_next_process():
+    """numba's key of a cached function contains its closure, and a function in it has another key in each process."""
+    for kernel in kernels():
+        assert [type(cell.cell_contents) for cell in kernel.py_func.__closure__] == [int], kernel
+
+
+@pytest.mark.parametrize(
+    ("options", "precision"), [({"hidden": (16, 257)}, "fp32"), ({"compile": True}, "fp32"), ({}, "bf16")], ids=str
+)
+def test_unsupported_settings_use_pytorch(options, precision):
+    assert learner(True, precision, **options).fused is None
