@@ -60,19 +60,18 @@ def matrices(context: Any, builder: Any, kinds: Any, values: Any) -> list[Matrix
     return [Matrix(context, builder, kind, value) for kind, value in zip(kinds, values, strict=True)]
 
 
-class Vectors:
-    """Writes LLVM's instructions for vectors of `LANES` numbers.
+class Columns:
+    """Writes LLVM's instructions for vectors of `LANES` columns, of which the first `valid` exist.
 
     Args:
         builder: Builder of LLVM's IR, at the place of the call.
-        lanes: Number of the first lanes that are loaded and stored, a 64-bit integer of the IR; None for all.
+        valid: Number of columns that exist, a 64-bit integer of the IR; all do if it is `LANES` or more.
     """
 
-    def __init__(self, builder: Any, lanes: Any = None) -> None:
-        self.builder, self.mask = builder, None
-        if lanes is not None:
-            numbers = ir.Constant(ir.VectorType(INT32, LANES), [INT32(lane) for lane in range(LANES)])
-            self.mask = builder.icmp_unsigned("<", numbers, self.splat(builder.trunc(lanes, INT32)))
+    def __init__(self, builder: Any, valid: Any) -> None:
+        self.builder = builder
+        numbers = ir.Constant(ir.VectorType(INT32, LANES), [INT32(lane) for lane in range(LANES)])
+        self.mask = builder.icmp_unsigned("<", numbers, self.splat(builder.trunc(valid, INT32)))
 
     def splat(self, value: Any) -> Any:
         """Returns a vector of copies of a number."""
@@ -81,19 +80,12 @@ class Vectors:
         return self.builder.shuffle_vector(self.builder.insert_element(empty, value, INT32(0)), empty, zeros)
 
     def load(self, place: Any) -> Any:
-        """Loads a vector; lanes that are not loaded are 0."""
-        if self.mask is not None:
-            return self._intrinsic("masked.load", VECTOR, [place, INT32(4), self.mask, ir.Constant(VECTOR, None)])
-        vector = self.builder.load(place)
-        vector.align = 4
-        return vector
+        """Loads a vector; columns that do not exist are 0."""
+        return self._intrinsic("masked.load", VECTOR, [place, INT32(4), self.mask, ir.Constant(VECTOR, None)])
 
     def store(self, vector: Any, place: Any) -> None:
-        """Stores a vector."""
-        if self.mask is not None:
-            self._intrinsic("masked.store", ir.VoidType(), [vector, place, INT32(4), self.mask])
-        else:
-            self.builder.store(vector, place).align = 4
+        """Stores the columns that exist."""
+        self._intrinsic("masked.store", ir.VoidType(), [vector, place, INT32(4), self.mask])
 
     def multiply_add(self, factor: Any, vector: Any, total: Any) -> Any:
         """Returns factor * vector + total, with one rounding if the processor has fused multiply-adds."""
@@ -104,77 +96,68 @@ class Vectors:
 
     def _intrinsic(self, name: str, result: Any, arguments: list[Any]) -> Any:
         kind = ir.FunctionType(result, [argument.type for argument in arguments])
-        suffix = f"v{LANES}f32" + (".p0" if name.startswith("masked") else "")
-        return self.builder.call(
-            cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.{name}.{suffix}"), arguments
-        )
+        full_name = f"llvm.{name}.v{LANES}f32" + (".p0" if name.startswith("masked") else "")
+        function = cgutils.get_or_insert_function(self.builder.module, kind, full_name)
+        return self.builder.call(function, arguments)
 
 
-def pack_function(masked: bool) -> Any:
-    """Returns a function of numba (packed, b, n, first, last, lanes) that copies columns of b.
+@intrinsic
+def pack(typing_context, packed, b, n, first, last, valid):
+    """Copies rows first..last - 1 of the columns n..n + `LANES` - 1 of b to the rows of packed (.., `LANES`).
 
-    It copies entries first..last - 1 of the columns n.. of b to the rows of packed (last - first, `LANES`). Only the
-    first `lanes` of these columns exist if `masked`, otherwise all of them.
+    Only the first `valid` of these columns exist.
     """
+    if b.dtype != types.float32:
+        raise TypingError(f"add_product needs float32 arrays, but b is {b}.")
 
-    @intrinsic
-    def pack(typing_context, packed, b, n, first, last, lanes):
-        if b.dtype != types.float32:
-            raise TypingError(f"add_product needs float32 arrays, but b is {b}.")
+    def build(context, builder, signature, arguments):
+        packed, b = matrices(context, builder, signature.args[:2], arguments[:2])
+        n, first, last, valid = arguments[2:]
+        index = first.type
+        if signature.args[1].layout == "C":
+            columns = Columns(builder, valid)
+            with cgutils.for_range_slice(builder, first, last, index(1), index) as (j, _):
+                place = packed.place(builder.sub(j, first), index(0), VECTOR)
+                builder.store(columns.load(b.place(j, n, VECTOR)), place).align = 4
+        else:  # such as a transposed array, whose columns are consecutive
+            fewer = builder.select(builder.icmp_signed("<", valid, index(LANES)), valid, index(LANES))
+            with cgutils.for_range(builder, fewer) as lane:
+                with cgutils.for_range_slice(builder, first, last, index(1), index) as (j, _):
+                    number = builder.load(b.place(j, builder.add(n, lane.index), FLOAT))
+                    builder.store(number, packed.place(builder.sub(j, first), lane.index, FLOAT))
+        return context.get_dummy_value()
 
-        def build(context, builder, signature, arguments):
-            packed, b = (
-                Matrix(context, builder, *pair) for pair in zip(signature.args[:2], arguments[:2], strict=True)
-            )
-            n, first, last, lanes = arguments[2:]
-            zero = first.type(0)
-
-            def copy(kind: Any, j: Any, lane: Any, vectors: Vectors | None) -> None:
-                source = b.place(j, builder.add(n, lane), kind)
-                value = builder.load(source) if vectors is None else vectors.load(source)
-                builder.store(value, packed.place(builder.sub(j, first), lane, kind)).align = 4
-
-            if signature.args[1].layout == "C":
-                with cgutils.for_range_slice(builder, first, last, first.type(1), first.type) as (j, _):
-                    copy(VECTOR, j, zero, Vectors(builder, lanes if masked else None))
-            else:  # such as a transposed array, whose columns are consecutive
-                with cgutils.for_range(builder, lanes if masked else first.type(LANES)) as lane:
-                    with cgutils.for_range_slice(builder, first, last, first.type(1), first.type) as (j, _):
-                        copy(FLOAT, j, lane.index, None)
-            return context.get_dummy_value()
-
-        return types.void(packed, b, *[types.int64] * 4), build
-
-    return pack
+    return types.void(packed, b, *[types.int64] * 4), build
 
 
-def tile_function(rows: int, masked: bool) -> Any:
-    """Returns a function of numba (c, a, packed, m, n, first, last, lanes) for tiles of `rows` rows.
+def tile_function(rows: int) -> Any:
+    """Returns a function of numba (c, a, packed, m, n, first, last, valid) for tiles of `rows` rows.
 
     It adds the products with inner indices first..last - 1 to rows m.. and columns n.. of c. ``packed`` has these
-    columns of b. Only the first `lanes` of them exist if `masked`, otherwise all `LANES`.
+    columns of b. Only the first `valid` of them exist.
     """
 
     @intrinsic
-    def add_tile(typing_context, c, a, packed, m, n, first, last, lanes):
+    def add_tile(typing_context, c, a, packed, m, n, first, last, valid):
         if not (isinstance(c, types.Array) and c.layout == "C" and c.dtype == a.dtype == types.float32):
             raise TypingError(f"add_product needs float32 arrays and a C-ordered array c, which is {c}.")
 
         def build(context, builder, signature, arguments):
             c, a, packed = matrices(context, builder, signature.args[:3], arguments[:3])
-            m, n, first, last, lanes = arguments[3:]
-            index, vectors = first.type, Vectors(builder, lanes if masked else None)
+            m, n, first, last, valid = arguments[3:]
+            index, columns = first.type, Columns(builder, valid)
             numbers = [builder.add(m, index(row)) for row in range(rows)]
             sums = [cgutils.alloca_once(builder, VECTOR) for _ in numbers]  # LLVM keeps them in registers
             for number, total in zip(numbers, sums, strict=True):
-                builder.store(vectors.load(c.place(number, n, VECTOR)), total)
+                builder.store(columns.load(c.place(number, n, VECTOR)), total)
             with cgutils.for_range_slice(builder, first, last, index(1), index) as (j, _):
-                row_of_b = Vectors(builder).load(packed.place(builder.sub(j, first), index(0), VECTOR))
+                row_of_b = builder.load(packed.place(builder.sub(j, first), index(0), VECTOR))
+                row_of_b.align = 4
                 for number, total in zip(numbers, sums, strict=True):
                     factor = builder.load(a.place(number, j, FLOAT))
-                    builder.store(vectors.multiply_add(factor, row_of_b, builder.load(total)), total)
+                    builder.store(columns.multiply_add(factor, row_of_b, builder.load(total)), total)
             for number, total in zip(numbers, sums, strict=True):
-                vectors.store(builder.load(total), c.place(number, n, VECTOR))
+                columns.store(builder.load(total), c.place(number, n, VECTOR))
             return context.get_dummy_value()
 
         return types.void(c, a, packed, *[types.int64] * 5), build
@@ -182,9 +165,7 @@ def tile_function(rows: int, masked: bool) -> Any:
     return add_tile
 
 
-pack, pack_last = pack_function(False), pack_function(True)
-add_tile, add_row = tile_function(ROWS, False), tile_function(1, False)
-add_last_tile, add_last_row = tile_function(ROWS, True), tile_function(1, True)
+add_tile, add_row = tile_function(ROWS), tile_function(1)
 
 
 @compiled
@@ -201,16 +182,8 @@ def add_product(c, a, b):
     for first in range(0, inner, INNER):
         last = min(first + INNER, inner)
         for n in range(0, columns, LANES):
-            lanes = columns - n
-            if lanes >= LANES:
-                pack(packed, b, n, first, last, lanes)
-                for m in range(0, tiled, ROWS):
-                    add_tile(c, a, packed, m, n, first, last, lanes)
-                for m in range(tiled, rows):
-                    add_row(c, a, packed, m, n, first, last, lanes)
-            else:
-                pack_last(packed, b, n, first, last, lanes)
-                for m in range(0, tiled, ROWS):
-                    add_last_tile(c, a, packed, m, n, first, last, lanes)
-                for m in range(tiled, rows):
-                    add_last_row(c, a, packed, m, n, first, last, lanes)
+            pack(packed, b, n, first, last, columns - n)
+            for m in range(0, tiled, ROWS):
+                add_tile(c, a, packed, m, n, first, last, columns - n)
+            for m in range(tiled, rows):
+                add_row(c, a, packed, m, n, first, last, columns - n)
