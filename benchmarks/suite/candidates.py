@@ -54,9 +54,8 @@ SAC_DEFAULTS = {
     "narrow-128": "sac.hidden=[128,128] off_policy.global_batch_size=128",
     "narrower-128": "sac.hidden=[64,64] off_policy.global_batch_size=128",
 }
-"""Candidates for the general settings of SAC: widths and rows of a batch."""
-SAC_TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
-SAC_STEPS = 100_000
+"""Candidates for settings of SAC: widths and rows of a batch."""
+SAC_STEPS = {"HalfCheetah-v5": 100_000, "Hopper-v5": 100_000, "Walker2d-v5": 100_000, "Pendulum-v1": 20_000}
 STEPS = {"Hopper-v5": 300_000, "HalfCheetah-v5": 300_000, "LunarLander-v3": 200_000, "MountainCarContinuous-v0": 20_000}
 DEFAULT_STEPS = 100_000
 DQN_STEPS = 60_000
@@ -100,9 +99,9 @@ def candidates() -> dict[str, tuple[str, str, int, list[str]]]:
     for task in DQN_TASKS:
         for name, settings in DQN_DEFAULTS.items():
             found[f"{task}-dqn-{name}"] = (task, "dqn", DQN_STEPS, ["hyper=default", *settings.split()])
-    for task in SAC_TASKS:
+    for task, steps in SAC_STEPS.items():
         for name, settings in SAC_DEFAULTS.items():
-            found[f"{task}-sac-{name}"] = (task, "sac", SAC_STEPS, ["hyper=default", *settings.split()])
+            found[f"{task}-sac-{name}"] = (task, "sac", steps, ["hyper=default", *settings.split()])
     for (task, algo), entries in TUNED.items():
         for name, settings in entries.items():
             steps = STEPS.get(task, DEFAULT_STEPS)
