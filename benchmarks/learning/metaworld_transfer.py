@@ -1,0 +1,173 @@
+"""Transfer to a task that no expert has trained: steps and seconds of students to 80 %, compared with SAC from scratch.
+
+For each held-out task, the encoder and the collective network learn from the experts of the other tasks alone. Then the
+held-out task is trained until 80 % of 20 episodes succeed, in three ways with the same settings of SAC:
+
+- ``scratch``: stage expert, the baseline;
+- ``bonus``: stage student, whose reward has a bonus for actions of the collective network;
+- ``finetune``: stage student_finetune, which starts from the weights of the collective network.
+
+Every run uses one thread. Experts, networks and runs that exist are not repeated, so the script can be interrupted, and
+two of them with other tasks may share a folder.
+
+    python benchmarks/learning/metaworld_transfer.py experts --work ~/transfer
+    python benchmarks/learning/metaworld_transfer.py students --work ~/transfer --held-out window-close \
+        --json benchmarks/results/metaworld_transfer
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from powerband.core.machine.device import host_facts
+
+STEPS = {
+    "reach": 40_000,
+    "drawer-close": 40_000,
+    "button-press-topdown": 100_000,
+    "window-open": 150_000,
+    "window-close": 150_000,
+    "door-open": 300_000,
+}
+"""Task -> environment steps of its expert, and the budget of its students."""
+SETTINGS = "gpus=none threads=1 num_workers=1 variant=cpu-narrow sac.hidden=128,128 tensorboard=false".split()
+DISTILLED = "represent_updates=1000 distill.hidden=128,128 distill.actor_updates=20000 distill.critic_updates=10000"
+SAMPLES = 50
+"""Samples of 800 transitions that an expert records, at equal distances, so that every task has as many."""
+KINDS = {
+    "scratch": ["expert"],
+    "bonus": ["student", "student.bonus=10", "student.hold_steps=20000", "student.fade_steps=20000"],
+    "finetune": ["student_finetune"],
+}
+TARGET, EPISODES, EVERY = 0.8, 20, 2_500
+
+
+def train(stage: str, *words: str, stdout: Any = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    """Starts one stage of metaworld as a command."""
+    return subprocess.Popen([sys.executable, "-m", "powerband", "train", "metaworld", stage, *words], stdout=stdout)
+
+
+def finish(stage: str, *words: str) -> None:
+    """Runs one stage to its end.
+
+    Raises:
+        CalledProcessError: The command failed; its message is on standard error.
+    """
+    child = train(stage, *words)
+    if child.wait():
+        raise subprocess.CalledProcessError(child.returncode, [stage, *words])
+
+
+def run_dir(work: Path, name: str) -> str:
+    """Returns the argument for a new run folder."""
+    return f"run_dir={work / 'runs' / f'{name}-{int(time.time())}'}"
+
+
+def train_experts(work: Path, tasks: list[str]) -> None:
+    """Trains the experts of tasks that have none yet, with 100 episodes of evaluation at the end."""
+    for task in tasks:
+        if not (work / "all" / "experts" / task / "evaluation.json").exists():
+            own = [f"task={task}", f"expert_steps={STEPS[task]}", f"collect.interval={STEPS[task] // SAMPLES}"]
+            project, folder = (
+                f"project={work / 'all'}",
+                f"run_dir={work / 'runs' / f'expert-{task}-{int(time.time())}'}",
+            )
+            finish("expert", *SETTINGS, *own, "eval_interval=10000", "run.seed=100", project, folder)
+        print(task, (work / "all" / "experts" / task / "evaluation.json").read_text(), flush=True)
+
+
+def train_networks(work: Path, held_out: str, tasks: list[str]) -> Path:
+    """Trains the encoder and the collective network of all tasks but one; returns their project folder."""
+    project = work / f"without-{held_out}"
+    (project / "experts").mkdir(parents=True, exist_ok=True)
+    others = [task for task in tasks if task != held_out]
+    for task in others:
+        link = project / "experts" / task
+        if not link.exists():
+            link.symlink_to((work / "all" / "experts" / task).resolve())
+    for stage, output in (("represent", "encoder"), ("distill", "collective")):
+        if not (project / output / "policy" / "model.safetensors").exists():
+            folders = f"project={project}", run_dir(work, f"{stage}-{held_out}")
+            finish(stage, *SETTINGS, *DISTILLED.split(), f"tasks={','.join(others)}", *folders)
+    return project
+
+
+def student_curve(work: Path, project: Path, kind: str, task: str, seed: int) -> list[dict[str, float]]:
+    """Trains one student until an evaluation reaches the target, or to the end of its budget.
+
+    Returns:
+        Environment steps, seconds of training without evaluations, and success rate of each evaluation.
+    """
+    own = work / "students" / f"{task}-{kind}-{seed}-{int(time.time())}"
+    own.mkdir(parents=True)
+    for part in ("encoder", "collective"):
+        (own / part).symlink_to((project / part).resolve())
+    words = [
+        f"task={task}", f"run.seed={seed}", f"expert_steps={STEPS[task]}", f"student_steps={STEPS[task]}",
+        f"eval_interval={EVERY}", f"log_interval={EVERY}", f"eval_episodes={EPISODES}", "final_episodes=0",
+        "collect.interval=0", f"project={own}", f"run_dir={own / 'run'}",
+    ]  # fmt: skip
+    stage, *settings = KINDS[kind]
+    child, path, curve = train(stage, *SETTINGS, *words, *settings), own / "run" / "metrics.jsonl", []
+    try:
+        while True:
+            ended = child.poll() is not None
+            rows = (
+                [json.loads(line) for line in path.read_text().splitlines() if line[-1] == "}"] if path.exists() else []
+            )
+            curve = [
+                {"env_steps": row["env_steps"], "seconds": row["time/training_s"], "success": row["eval/success"]}
+                for row in rows
+                if "eval/success" in row
+            ]
+            if ended or any(point["success"] >= TARGET for point in curve):
+                return curve
+            time.sleep(0.3)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def train_students(work: Path, held_out: str, tasks: list[str], seeds: list[int], file: Path) -> None:
+    """Trains the students of one held-out task and writes their curves to `file` after each run."""
+    project = train_networks(work, held_out, tasks)
+    settings = [*SETTINGS, *DISTILLED.split()]
+    result: dict[str, Any] = {"host": host_facts(), "held_out": held_out, "tasks": tasks, "settings": settings}
+    result |= {"target": TARGET, "budget": STEPS[held_out], "rows": []}
+    if file.exists():
+        result = json.loads(file.read_text())
+    done = {(row["kind"], row["seed"]) for row in result["rows"]}
+    for seed in seeds:
+        for kind in KINDS:
+            if (kind, seed) not in done:
+                curve = student_curve(work, project, kind, held_out, seed)
+                result["rows"].append({"kind": kind, "seed": seed, "curve": curve})
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(json.dumps(result, indent=1) + "\n")
+                print(held_out, kind, seed, curve[-1:], flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("part", choices=["experts", "students"])
+    parser.add_argument("--work", type=Path, required=True, help="folder of projects and runs, outside of the checkout")
+    parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--held-out", nargs="+", choices=STEPS, default=[])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--json", type=Path, help="folder of the results, one file per held-out task")
+    options = parser.parse_args()
+    work = options.work.expanduser().absolute()
+    if options.part == "experts":
+        train_experts(work, options.tasks)
+    for task in options.held_out:
+        train_students(work, task, options.tasks, options.seeds, (options.json or work) / f"{task}.json")
+
+
+if __name__ == "__main__":
+    main()
