@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import pytest
 from numba import TypingError
@@ -9,6 +10,15 @@ from numba import TypingError
 from powerband.nets.compiled.product import INNER, LANES, ROWS, add_product
 
 SIZES = [(1, 1, 1), (ROWS, 3, LANES), (ROWS + 1, 5, LANES + 1), (3 * ROWS - 1, 17, 2 * LANES - 1), (2, INNER + 3, 40)]
+TESTED_VERSIONS = ("0.68",)
+
+
+def test_the_version_of_numba_is_one_that_was_tested() -> None:
+    installed = ".".join(numba.__version__.split(".")[:2])
+    assert installed in TESTED_VERSIONS, (
+        f"numba {numba.__version__}: check nets/compiled/product.py, which uses numba.core.cgutils, then add "
+        f"{installed} to TESTED_VERSIONS."
+    )
 
 
 def matrix(*shape: int, transposed: bool = False) -> np.ndarray:

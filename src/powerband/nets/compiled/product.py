@@ -9,6 +9,8 @@ before (`benchmarks/updates/products.py`).
 Each entry of c is one chain of fused multiply-adds in the order of the inner index. The results therefore depend
 neither on the size of the tiles nor on the width of the machine's vectors, and a machine repeats them bit for bit.
 
+``numba.core.cgutils`` is a private interface of numba; a test names the version that this file was written for.
+
 Shapes: c (M, N), a (M, J) and b (J, N).
 """
 
