@@ -1,7 +1,8 @@
 """CPU time per update of DDPG, SAC and PPO, compared with plain PyTorch and Stable-Baselines3.
 
 All implementations sample their batches and run in one process on one thread. They are interleaved, and each result is
-the median over rounds. The benchmark measures CPU time, because wall time on a shared machine is not reliable.
+the median over rounds. The benchmark measures CPU time, because wall time on a shared machine is not reliable. SAC runs
+in PyTorch here (``sac.fused=false``); `sac_widths.py` measures its compiled functions.
 
     python benchmarks/updates/updates.py --json benchmarks/results/updates.json
 """
@@ -125,7 +126,7 @@ def powerband_sac(
 ) -> Update:
     """Returns the update of powerband's SAC for observations of length `inputs` and actions of length `actions`."""
     return sac_on_device(
-        inputs, actions, batch, SACConfig(compile=compile_losses), RankContext.single("cpu", precision)
+        inputs, actions, batch, SACConfig(compile=compile_losses, fused=False), RankContext.single("cpu", precision)
     )[0]
 
 

@@ -122,6 +122,8 @@ def kernels() -> tuple[Any, Any, Any]:
 class FusedTD3:
     """Calls the compiled functions for the networks of one learner and their optimisers.
 
+    All tensors are on the CPU, so ``numpy()`` is a view of the same memory and waits for nothing.
+
     Args:
         actor: Network of the policy, with ReLU layers in float32 on a CPU.
         critic: The two critics.

@@ -11,7 +11,8 @@ class LearnerLr:
     """Descriptor for the attribute ``lr`` of a learner, which loops read once and assign to anneal it.
 
     It returns the learning rate of the first optimiser. An assignment scales those of the others by the same factor, so
-    that their ratio stays as it was configured.
+    that their ratio stays as it was configured. The class declares the attributes by name, because it has no instance
+    and no optimiser yet:
 
         class SAC:
             lr = LearnerLr("actor_adam", "critic_adam")
