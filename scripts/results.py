@@ -39,6 +39,10 @@ TEXTS = (
     ("uav-iac", "this run", "roi_entropy_mean", "{:.3f}"),
     ("uav-mappo", "this run", "f1_mean", "{:.3f}"),
     ("uav-mappo", "this run", "roi_entropy_mean", "{:.3f}"),
+    ("uav-mappo-8-gpu", "this run", "f1_mean", "{:.3f}"),
+    ("uav-mappo-8-gpu", "this run", "roi_entropy_mean", "{:.3f}"),
+    ("uav-coma-8-gpu", "this run", "f1_mean", "{:.3f}"),
+    ("uav-iac-8-gpu", "this run", "f1_mean", "{:.3f}"),
     ("sketchnav-ppo-smooth", "policy", "success", "{:.1%}"),
     ("sketchnav-ppo-abstract", "policy", "success", "{:.1%}"),
     ("sketchnav-ppo-blank", "policy", "success", "{:.1%}"),
@@ -83,11 +87,17 @@ def published_rows() -> list[dict[str, Any]]:
                 "evaluate": evaluate,
                 "seeds": [run["seed"] for run in runs],
                 "seconds": round(statistics.fmean(run["train_s"] for run in runs), 1),
-                "machine": f"{stored['host']['cpu']}, {stored['host']['cores']} cores",
+                "machine": _machine(stored["host"]),
                 "figures": figures,
             }
         )
     return rows
+
+
+def _machine(host: dict[str, Any]) -> str:
+    """Returns processor, cores and GPU of the published runs."""
+    gpus = "".join(f", {gpu['name']}" for gpu in host["gpus"])
+    return f"{host['cpu']}, {host['cores']} cores{gpus}"
 
 
 def _without_runs(argument: str) -> str:

@@ -27,7 +27,7 @@ from powerband.report.sections.curves import read_metrics
 from powerband.results.published import row_label
 
 RESULTS = Path(__file__).parents[1] / "results" / "learning"
-T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776}
+T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
 """Quantile of Student's t for a 95 % interval, by degrees of freedom."""
 DEMO_RUN = "runs/learning/snakes-demo-{seed}"
 """Run of the case snakes-demo with the same seed, an opponent; its learning rate is annealed to 0."""
@@ -112,6 +112,28 @@ def team(algo: str, *options: str) -> Case:
     return Case(arguments, ("missions=100", "video=false"), metrics)
 
 
+LARGE_ROLLOUTS = {
+    "mappo": ("num_envs=512", "minibatch_rows=7680", "time_limit_s=190"),
+    "coma": (
+        "num_envs=256",
+        "minibatch_rows=2048",
+        "epsilon_episodes=15000",
+        "actor_lr=4e-4",
+        "critic_lr=2e-3",
+        "time_limit_s=90",
+    ),
+}
+"""Algorithm of uav -> arguments for a GPU, on which 512 missions take about as long as one; iac has those of coma."""
+
+
+def team_on_gpu(algo: str) -> Case:
+    """Team of eight UAVs that trains on one GPU for 90 or 190 s, and is evaluated on the CPU."""
+    large = LARGE_ROLLOUTS["mappo" if algo == "mappo" else "coma"]
+    arguments = ("uav", f"variant={TEAM_VARIANTS[algo]}", f"algo={algo}", "n_agents=8", *large)
+    evaluation = ("episodes=100", "policies=greedy", "video=false", "workers=1")
+    return Case(arguments, evaluation, ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end", "return"))
+
+
 def expert(task: str) -> Case:
     """Expert of one task of Meta-World with the published number of steps, evaluated on the 50 goals."""
     arguments = (
@@ -156,6 +178,7 @@ CASES = {
     "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
     **{f"uav-{algo}": team(algo) for algo in TEAM_VARIANTS},
     **{f"uav-{algo}-8": team(algo, "n_agents=8") for algo in TEAM_VARIANTS},
+    **{f"uav-{algo}-8-gpu": team_on_gpu(algo) for algo in TEAM_VARIANTS},
     **{f"metaworld-{task}": expert(task) for task in MT10_TASKS},
     **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
     "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),

@@ -85,7 +85,10 @@ class WorkQueue:
                 Path(f"/proc/{child.pid}/autogroup").write_text("19")
             child.wait()
         self.children.discard(child)
-        state = "done" if child.returncode == 0 else f"FAILED with status {child.returncode}, see {log}"
+        state = "done"
+        if child.returncode:  # the log may be on another machine
+            last = log.read_text(errors="replace").strip().rpartition("\n")[2][:300]
+            state = f"FAILED with status {child.returncode} ({last or 'no output'}), see {log}"
         print(f"{time.strftime('%H:%M:%S')} {name}: {state}, {time.perf_counter() - began:.0f} s", flush=True)
 
     def watch(self) -> None:

@@ -29,7 +29,7 @@ def test_the_time_of_the_device_decides_about_the_cause(words, cause, least, mos
     command = ["profile", "seconds=2", f"--json={report}", "--", sys.executable, str(SCRIPT), "1000000000", *words]
     assert main(command) == 0
     found = json.loads(report.read_text())
-    assert (found["cause"], found["failures"]) == (cause, [])
+    assert (found["cause"], found["failures"]) == (cause, []), found["sentence"]
     facts = found["ranks"][0]["facts"]
     assert least <= facts["device_busy"] <= most
     assert (facts["syncs_per_iteration"] > 0.9) == ("--read" in words)

@@ -59,7 +59,7 @@ class Row:
         evaluate: Arguments after ``powerband eval RUN``.
         seeds: Seeds of the published runs.
         seconds: Mean duration of a training in seconds.
-        machine: Processor and cores of the published runs.
+        machine: Processor, cores and GPU of the published runs.
         figures: Figures of the trained policy.
     """
 
