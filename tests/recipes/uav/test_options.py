@@ -39,6 +39,15 @@ def test_rollouts_contain_complete_missions():
     assert finalized("n_agents=2", "budget=9").on_policy.num_envs == 32
 
 
+def test_the_variant_for_a_gpu_differs_from_mappo_in_size_and_time_alone():
+    gpu, mappo = finalized("variant=gpu"), finalized("variant=mappo")
+    assert gpu.on_policy.num_envs == 512
+    sizes = {name: getattr(mappo.on_policy, name) for name in ("num_envs", "minibatch_rows")}
+    assert replace(gpu.on_policy, **sizes) == mappo.on_policy
+    assert replace(gpu, run=mappo.run, on_policy=mappo.on_policy) == mappo
+    assert [each.on_policy.split(each.on_policy.num_envs * 15 * 8, 1)[0] for each in (gpu, mappo)] == [8, 8]
+
+
 def test_a_batch_that_does_not_fit_into_memory_leads_to_an_option_of_uav():
     whole = finalized("on_policy.num_envs=4", "on_policy.minibatch_rows=0")
     rows = 4 * whole.on_policy.num_steps * whole.world.n_agents

@@ -118,6 +118,16 @@ def check(config: Config, world_size: int) -> None:
         load_map_file(config.world)
 
 
+_MAPPO: dict[str, Any] = {
+    "algo": "mappo",
+    "world.centred_maps": True,
+    "run.env_steps": 1_000_000_000,
+    "mappo.width": 64,
+    "on_policy.gamma": 0.8,
+    "on_policy.epochs": 4,
+    "on_policy.anneal_lr": True,
+}
+"""Settings of MAPPO that do not depend on the machine."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"on_policy.minibatch_rows": 60, "run.env_steps": 1500 * 5 * 15, "run.precision": "fp32"},
     "guide": {"on_policy.minibatch_rows": 128, "run.env_steps": 1454 * 11 * 15},
@@ -138,18 +148,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "on_policy.epochs": 1,
         "on_policy.anneal_lr": True,
     },
-    "mappo": {
-        "algo": "mappo",
-        "world.centred_maps": True,
-        "run.time_limit_s": 900,
-        "run.env_steps": 1_000_000_000,
-        "mappo.width": 64,
-        "on_policy.gamma": 0.8,
-        "on_policy.num_envs": 32,
-        "on_policy.epochs": 4,
-        "on_policy.minibatch_rows": 480,
-        "on_policy.anneal_lr": True,
-    },
+    "mappo": {**_MAPPO, "run.time_limit_s": 900, "on_policy.num_envs": 32, "on_policy.minibatch_rows": 480},
+    "gpu": {**_MAPPO, "run.time_limit_s": 190, "on_policy.num_envs": 512, "on_policy.minibatch_rows": 7680},
     "smoke": {
         "run.threads": 1,  # loops for several threads take twice as long to compile
         "run.env_steps": 4 * 4 * 15,
