@@ -65,6 +65,9 @@ class World:
     map_file: FilePath = ""
     """File with a hidden map for all missions: .npy of 0 and 1, or a black and white .png, of map_cells squared."""
 
+    reward: Literal["entropy", "f1"] = "entropy"
+    """Reward of a move: entropy is 22 rho - 0.5, where rho is the relative decrease of the weighted entropy of the map;
+    f1 is 22 times the increase of its F1 score, which is computed with the hidden map."""
     centred_maps: bool = False
     """Shift all maps of a UAV so that the UAV is in the middle, not only its map of positions."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,29 @@ def compare(env: UavEnv, obs: dict, references: list[ReferenceMission]) -> None:
         assert float(score["f1"][n]) == pytest.approx(f1, abs=1e-6)
         h = -(p[-1] * np.log2(p[-1]) + (1 - p[-1]) * np.log2(1 - p[-1]))
         assert float(score["roi_entropy"][n]) == pytest.approx(h[truth].mean(), abs=1e-5)
+
+
+def test_rewards_of_f1_sum_to_its_increase_and_continue_after_a_resume():
+    world = World(map_cells=121, budget=4, reward="f1")
+    env, resumed, entropy = (
+        UavEnv(3, each, seed=5, threads=1) for each in (world, world, replace(world, reward="entropy"))
+    )
+    generator = torch.Generator().manual_seed(1)
+    for mission in range(2):
+        before, total = env.score()["f1"], torch.zeros(3)
+        for move in range(world.num_steps):
+            action, _ = env.masked_sample(torch.ones(3, 4, 6), torch.rand(3, 4, generator=generator))
+            step, with_entropy = env.step(action), entropy.step(action)
+            if (mission, move) > (0, 1):
+                assert torch.equal(resumed.step(action).reward, step.reward)
+            if (mission, move) == (0, 1):
+                resumed.load_state_dict(env.state_dict())
+            assert torch.equal(step.reward, step.reward[:, :1].expand(-1, 4))
+            assert torch.equal(step.obs["maps"], with_entropy.obs["maps"])
+            assert not torch.equal(step.reward, with_entropy.reward)
+            total += step.reward[:, 0]
+        torch.testing.assert_close(total, 22 * (step.episode["f1"] - before), atol=1e-5, rtol=0)
+        assert bool((total != 0).all())
 
 
 def test_centred_maps_are_shifted_to_the_uav():

@@ -51,8 +51,9 @@ class UavEnv:
 
     The reward of a move is 22 rho - 0.5, the same for all UAVs of a team. rho is the relative decrease of entropy,
     mean(W (H_before - H_after)) / mean(W H_before), over the map of all measurements. H is the entropy of a cell. Its
-    weight W is 1 in the region of interest, 0 outside and 0.5 if undecided, by the map after the move. A mission begins
-    with a measurement at the start positions and terminates after ``world.budget`` + 1 moves. All missions begin and
+    weight W is 1 in the region of interest, 0 outside and 0.5 if undecided, by the map after the move. With
+    ``world.reward="f1"`` the reward is 22 times the increase of the metric ``f1`` instead. A mission begins with a
+    measurement at the start positions and terminates after ``world.budget`` + 1 moves. All missions begin and
     end at the same time. A move out of the lattice leaves the UAV at its position; `masked_sample` never chooses it.
 
     Actions are 0 up, 1 back along x, 2 back along y, 3 forward along y, 4 forward along x, 5 down, each by one step of
@@ -114,6 +115,7 @@ class UavEnv:
         self._buffer = 0
         self._pending: PendingAction[Tensor] = PendingAction()
         self.moves = 0  # in the current missions
+        self._f1: Tensor | None = None  # (N,) of the current maps if the latest reward computed it
         self.resumed = torch.ones(num_envs, dtype=torch.bool, device=self.device)
         self.reset(seed)
 
@@ -187,10 +189,15 @@ class UavEnv:
         Raises:
             RuntimeError: `send` was not called before.
         """
+        f1_before = self._current_f1() if self.world.reward == "f1" else None
         self._run("step", self.seed, self._pending.take())
         self.moves += 1
-        gain, weight = self.missions.gain.double().unbind(1)
-        reward = (REWARD_SCALE * gain / weight.clamp(min=1) - REWARD_OFFSET).float()
+        self._f1 = None
+        if f1_before is None:
+            gain, weight = self.missions.gain.double().unbind(1)
+            reward = (REWARD_SCALE * gain / weight.clamp(min=1) - REWARD_OFFSET).float()
+        else:
+            reward = REWARD_SCALE * (self._current_f1() - f1_before)
         over = self.moves == self.world.num_steps
         final_obs, episode = None, {}
         if over:
@@ -256,7 +263,7 @@ class UavEnv:
                     f"{tuple(tensor.shape)}. Resume with the same options of world and the same number of missions."
                 )
             tensor.copy_(saved)
-        self.seed, self.moves = int(state["seed"]), int(state["made"])
+        self.seed, self.moves, self._f1 = int(state["seed"]), int(state["made"]), None
         self._pending.clear()
         if not self.moves:
             self.missions.tick.sub_(1)
@@ -277,9 +284,15 @@ class UavEnv:
         torch.add(position[:, :, 0] * LATTICE, position[:, :, 1], out=obs["cell"])
         return obs
 
+    def _current_f1(self) -> Tensor:
+        """Returns the metric ``f1`` (N,) of the current maps, and keeps it for the reward of the next move."""
+        if self._f1 is None:
+            self._f1 = self.score()["f1"]
+        return self._f1
+
     def _begin(self) -> None:
         """Starts a new mission in every row, with new hidden maps unless the user provides the map."""
-        self.moves = 0
+        self.moves, self._f1 = 0, None
         self._pending.clear()
         self.missions.belief.zero_()
         if self._draws_field:
