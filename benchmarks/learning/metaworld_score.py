@@ -1,9 +1,10 @@
 """Seconds of training to 80 % success on tasks of Meta-World, compared with Stable-Baselines3.
 
-Both libraries train SAC in fp32 on one core, with the same environments, discount, horizon and annealing of the learning rate.
-First both try the same settings on another seed than those reported, with the same limit of training seconds per
-trial. Then each library trains with its fastest settings on fresh seeds. The two run at the same time, each on a core
-of its own, and exchange the cores after every run. Evaluations have 20 episodes and their time does not count.
+Both libraries train SAC in fp32 on one core, with the same environments, discount, horizon and annealing of the
+learning rate. First both try the same settings on another seed than those reported, with the same limit of training
+seconds per trial. Then each library trains with its fastest settings on fresh seeds. The two run at the same time, each
+on a core of its own, and exchange the cores after every run. Evaluations have 20 episodes and their time does not
+count.
 
     python benchmarks/learning/metaworld_score.py --json benchmarks/results/metaworld_score.json
 """

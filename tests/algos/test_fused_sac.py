@@ -1,45 +1,17 @@
 """Fused SAC: losses, gradients, parameters and draws equal those of PyTorch; updates repeat their bits."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from algos.fused_pairs import ROWS, batch, make_learner, make_pair
 from powerband.algos.fused.sac import kernels
 from powerband.algos.sac import SAC
 from powerband.algos.settings import SACConfig
-from powerband.core.rank_context import RankContext
-from powerband.data.types import EnvSpec, TensorSpec
 
-SPEC = EnvSpec(
-    TensorSpec((5,)), TensorSpec((3,)), low=torch.tensor([0.0, -1.0, -2.0]), high=torch.tensor([4.0, 1.0, 2.0])
-)
-ROWS = 27  # neither rows nor widths are multiples of the blocks of the matrix product
-
-
-def learner(fused: bool, precision: str = "fp32", **options) -> SAC:
-    torch.manual_seed(0)
-    return SAC(
-        SPEC, SACConfig(**{"hidden": (30, 17), "fused": fused, **options}), RankContext.single(precision=precision)
-    )
-
-
-def pair(**options) -> tuple[SAC, SAC]:
-    """The same learner with PyTorch and with compiled functions."""
-    plain, fused = learner(False, **options), learner(True, **options)
-    assert plain.fused is None and fused.fused is not None
-    return plain, fused
-
-
-def batch(seed: int = 0, scale: float = 1.0) -> dict[str, torch.Tensor]:
-    draw = torch.Generator().manual_seed(seed)
-    action = SPEC.low + (SPEC.high - SPEC.low) * torch.rand(ROWS, 3, generator=draw)
-    obs, next_obs = scale * torch.randn(2, ROWS, 5, generator=draw)
-    return {
-        "obs": obs,
-        "action": action,
-        "reward": torch.randn(ROWS, generator=draw),
-        "terminated": torch.rand(ROWS, generator=draw) < 0.2,
-        "next_obs": next_obs,
-    }
+learner = partial(make_learner, SAC, SACConfig)
+pair = partial(make_pair, SAC, SACConfig)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from numba import TypingError
 from powerband.nets.compiled.product import INNER, LANES, ROWS, add_product
 
 SIZES = [(1, 1, 1), (ROWS, 3, LANES), (ROWS + 1, 5, LANES + 1), (3 * ROWS - 1, 17, 2 * LANES - 1), (2, INNER + 3, 40)]
-TESTED_VERSIONS = ("0.68",)
+TESTED_VERSIONS = ("0.61", "0.66", "0.68")
 
 
 def test_the_version_of_numba_is_one_that_was_tested() -> None:
