@@ -38,17 +38,22 @@ POWERBAND, SB3 = "powerband", "Stable-Baselines3"
 
 @dataclass(frozen=True)
 class Setting:
-    """Width of two hidden layers, rows of a batch, learning rate, and updates per environment step."""
+    """Width of two hidden layers, rows of a batch, learning rate, and updates per environment step.
+
+    `correlated` selects the exploration of each library that is correlated over steps: pink noise of powerband, and
+    state-dependent noise of Stable-Baselines3 (gSDE) that is drawn again every eight steps.
+    """
 
     width: int
     batch: int
     lr: float
     ratio: float
+    correlated: bool = False
 
 
 SETTINGS = (
     Setting(256, 256, 1e-3, 0.5),
-    Setting(128, 128, 1e-3, 1.0),
+    Setting(128, 128, 1e-3, 1.0, correlated=True),
     Setting(64, 128, 1e-3, 1.0),
 )
 
@@ -81,6 +86,7 @@ def train_powerband(trial: Trial, environment: dict[str, str]) -> list[dict[str,
             f"sac.hidden={setting.width},{setting.width}", f"sac.actor_lr={setting.lr}", f"sac.critic_lr={setting.lr}",
             f"sac.gamma={GAMMA}", f"sac.obs_scale={OBS_SCALE}", f"off_policy.anneal_from={ANNEAL_FROM}",
             f"eval_interval={trial.every}", f"log_interval={trial.every}", f"eval_episodes={EPISODES}",
+            f"sac.action_noise={'pink' if setting.correlated else 'white'}",
             "tensorboard=false", f"run_dir={folder}/run",
         ]  # fmt: skip
         child = subprocess.Popen(
@@ -128,10 +134,12 @@ def sb3(trial: Trial) -> list[dict[str, float]]:
 
     torch.set_num_threads(1)
     setting, curve, eval_s = trial.setting, [], 0.0
+    period = 8 if setting.correlated else 1  # steps of all environments between two groups of updates
     makes = [functools.partial(make_env, trial.task, 100_000 * trial.seed + index) for index in range(ENVS)]
     model = SAC(
         "MlpPolicy", DummyVecEnv(makes), batch_size=setting.batch, learning_starts=LEARNING_STARTS, seed=trial.seed,
-        device="cpu", train_freq=(1, "step"), gradient_steps=round(ENVS * setting.ratio), gamma=GAMMA,
+        device="cpu", train_freq=(period, "step"), gradient_steps=round(period * ENVS * setting.ratio), gamma=GAMMA,
+        use_sde=setting.correlated,
         policy_kwargs={"net_arch": [setting.width] * 2}, buffer_size=140_000,
         learning_rate=lambda left: setting.lr * min(1.0, left / (1 - ANNEAL_FROM)),
     )  # fmt: skip

@@ -42,8 +42,8 @@ SAMPLES = 50
 """Samples of 800 transitions that an expert records, at equal distances, so that every task has as many."""
 KINDS = {
     "scratch": ["expert"],
-    "bonus": ["student", "student.bonus=10", "student.hold_steps=20000", "student.fade_steps=20000"],
     "finetune": ["student_finetune"],
+    "bonus": ["student", "student.bonus=10", "student.hold_steps=20000", "student.fade_steps=20000"],
 }
 TARGET, EPISODES, EVERY = 0.8, 20, 2_500
 
@@ -143,8 +143,8 @@ def train_students(work: Path, held_out: str, tasks: list[str], seeds: list[int]
     if file.exists():
         result = json.loads(file.read_text())
     done = {(row["kind"], row["seed"]) for row in result["rows"]}
-    for seed in seeds:
-        for kind in KINDS:
+    for kind in KINDS:
+        for seed in seeds:
             if (kind, seed) not in done:
                 curve = student_curve(work, project, kind, held_out, seed)
                 result["rows"].append({"kind": kind, "seed": seed, "curve": curve})

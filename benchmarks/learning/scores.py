@@ -126,10 +126,10 @@ LARGE_ROLLOUTS = {
 """Algorithm of uav -> arguments for a GPU, on which 512 missions take about as long as one; iac has those of coma."""
 
 
-def team_on_gpu(algo: str) -> Case:
+def team_on_gpu(algo: str, *options: str) -> Case:
     """Team of eight UAVs that trains on one GPU for 90 or 190 s, and is evaluated on the CPU."""
     large = LARGE_ROLLOUTS["mappo" if algo == "mappo" else "coma"]
-    arguments = ("uav", f"variant={TEAM_VARIANTS[algo]}", f"algo={algo}", "n_agents=8", *large)
+    arguments = ("uav", f"variant={TEAM_VARIANTS[algo]}", f"algo={algo}", "n_agents=8", *large, *options)
     evaluation = ("episodes=100", "policies=greedy", "video=false", "workers=1")
     return Case(arguments, evaluation, ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end", "return"))
 
@@ -178,7 +178,10 @@ CASES = {
     "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
     **{f"uav-{algo}": team(algo) for algo in TEAM_VARIANTS},
     **{f"uav-{algo}-8": team(algo, "n_agents=8") for algo in TEAM_VARIANTS},
+    "uav-mappo-f1": team("mappo", "world.reward=f1", "env_steps=200000", "time_limit_s=0"),
+    "uav-mappo-8-f1": team("mappo", "n_agents=8", "world.reward=f1", "env_steps=120000", "time_limit_s=0"),
     **{f"uav-{algo}-8-gpu": team_on_gpu(algo) for algo in TEAM_VARIANTS},
+    "uav-mappo-8-f1-gpu": team_on_gpu("mappo", "world.reward=f1"),
     **{f"metaworld-{task}": expert(task) for task in MT10_TASKS},
     **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
     "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),

@@ -1,0 +1,54 @@
+"""Steps and seconds of SAC experts of Meta-World to 80 % success with white and with pink noise of their actions.
+
+Both kinds have the same settings (`variant=cpu-narrow`) and seeds. Two runs train at the same time, with one thread
+each, so the seconds hold for a machine with two cores that does nothing else.
+
+    python benchmarks/learning/metaworld_noise.py --work ~/noise --json benchmarks/results/metaworld_noise.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import metaworld_transfer
+from metaworld_transfer import STEPS, TARGET, student_curve
+from powerband.core.machine.device import host_facts
+
+NOISES = ("white", "pink")
+TASKS = ("reach", "drawer-close", "button-press-topdown", "window-close")
+EVERY = 5_000
+"""Environment steps between two evaluations of 20 episodes."""
+SETTINGS = "gpus=none threads=1 num_workers=1 variant=cpu-narrow tensorboard=false".split()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder of the runs, outside of the checkout")
+    parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--json", type=Path, required=True)
+    options = parser.parse_args()
+    work = options.work.expanduser().absolute()
+    metaworld_transfer.SETTINGS, metaworld_transfer.EVERY = SETTINGS, EVERY
+    for noise in NOISES:
+        metaworld_transfer.KINDS[noise] = ["expert", f"sac.action_noise={noise}"]
+    result: dict[str, Any] = {"host": host_facts(), "settings": SETTINGS, "target": TARGET, "rows": []}
+    jobs = [(seed, task, noise) for seed in options.seeds for task in options.tasks for noise in NOISES]
+
+    def run(job: tuple[int, str, str]) -> None:
+        seed, task, noise = job
+        curve = student_curve(work, work / "no-project", noise, task, seed)
+        result["rows"].append({"task": task, "noise": noise, "seed": seed, "budget": STEPS[task], "curve": curve})
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        print(task, noise, seed, curve[-1:], flush=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, jobs))
+
+
+if __name__ == "__main__":
+    main()
