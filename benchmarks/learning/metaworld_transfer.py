@@ -36,7 +36,9 @@ STEPS = {
     "door-open": 300_000,
 }
 """Task -> environment steps of its expert, and the budget of its students."""
-SETTINGS = "gpus=none threads=1 num_workers=1 variant=cpu-narrow sac.hidden=128,128 tensorboard=false".split()
+SETTINGS = (
+    "gpus=none threads=1 num_workers=1 variant=cpu-narrow sac.hidden=128,128 sac.action_noise=white tensorboard=false"
+).split()
 DISTILLED = "represent_updates=1000 distill.hidden=128,128 distill.actor_updates=20000 distill.critic_updates=10000"
 SAMPLES = 50
 """Samples of 800 transitions that an expert records, at equal distances, so that every task has as many."""

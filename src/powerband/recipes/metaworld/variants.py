@@ -58,7 +58,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "student.bonus": 10.0,
         "student.hold_steps": 20_000,
     },
-    "cpu-narrow": {  # for easy tasks: narrow layers, whose updates are compiled functions
+    "cpu-narrow": {  # narrow layers, whose updates are compiled functions, and noise that explores farther
         **CPU_TRAINING,
         "run.precision": "fp32",
         "off_policy.num_envs": 8,
@@ -69,6 +69,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "off_policy.random_steps": 2_000,
         "imitate.first_random_steps": 2_000,
         "sac.hidden": (64, 64),
+        "sac.action_noise": "pink",
         "sac.actor_lr": 1e-3,
         "sac.critic_lr": 1e-3,
         "expert_steps": 40_000,
