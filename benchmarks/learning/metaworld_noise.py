@@ -4,6 +4,7 @@ Both kinds have the same settings (`variant=cpu-narrow`) and seeds. Two runs tra
 each, so the seconds hold for a machine with two cores that does nothing else.
 
     python benchmarks/learning/metaworld_noise.py --work ~/noise --json benchmarks/results/metaworld_noise.json
+    python benchmarks/learning/metaworld_noise.py --hidden 128,128 --work ~/noise --json ~/noise/wide.json
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder of the runs, outside of the checkout")
     parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--hidden", default="64,64", help="widths of the hidden layers")
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
     work = options.work.expanduser().absolute()
-    metaworld_transfer.SETTINGS, metaworld_transfer.EVERY = SETTINGS, EVERY
+    settings = [*SETTINGS, f"sac.hidden={options.hidden}"]
+    metaworld_transfer.SETTINGS, metaworld_transfer.EVERY = settings, EVERY
     for noise in NOISES:
         metaworld_transfer.KINDS[noise] = ["expert", f"sac.action_noise={noise}"]
-    result: dict[str, Any] = {"host": host_facts(), "settings": SETTINGS, "target": TARGET, "rows": []}
+    result: dict[str, Any] = {"host": host_facts(), "settings": settings, "target": TARGET, "rows": []}
     jobs = [(seed, task, noise) for seed in options.seeds for task in options.tasks for noise in NOISES]
 
     def run(job: tuple[int, str, str]) -> None:
