@@ -37,14 +37,12 @@ def main() -> None:
     work = options.work.expanduser().absolute()
     settings = [*SETTINGS, f"sac.hidden={options.hidden}"]
     metaworld_transfer.SETTINGS, metaworld_transfer.EVERY = settings, EVERY
-    for noise in NOISES:
-        metaworld_transfer.KINDS[noise] = ["expert", f"sac.action_noise={noise}"]
     result: dict[str, Any] = {"host": host_facts(), "settings": settings, "target": TARGET, "rows": []}
     jobs = [(seed, task, noise) for seed in options.seeds for task in options.tasks for noise in NOISES]
 
     def run(job: tuple[int, str, str]) -> None:
         seed, task, noise = job
-        curve = student_curve(work, work / "no-project", noise, task, seed)
+        curve = student_curve(work, work / "no-project", "scratch", task, seed, f"sac.action_noise={noise}")
         result["rows"].append({"task": task, "noise": noise, "seed": seed, "budget": STEPS[task], "curve": curve})
         options.json.write_text(json.dumps(result, indent=1) + "\n")
         print(task, noise, seed, curve[-1:], flush=True)

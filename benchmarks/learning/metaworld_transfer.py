@@ -21,6 +21,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,7 @@ STEPS = {
     "door-open": 300_000,
 }
 """Task -> environment steps of its expert, and the budget of its students."""
-SETTINGS = (
-    "gpus=none threads=1 num_workers=1 variant=cpu-narrow sac.hidden=128,128 sac.action_noise=white tensorboard=false"
-).split()
+SETTINGS = "gpus=none threads=1 num_workers=1 variant=cpu-narrow sac.hidden=128,128 tensorboard=false".split()
 DISTILLED = "represent_updates=1000 distill.hidden=128,128 distill.actor_updates=20000 distill.critic_updates=10000"
 SAMPLES = 50
 """Samples of 800 transitions that an expert records, at equal distances, so that every task has as many."""
@@ -100,14 +99,16 @@ def train_networks(work: Path, held_out: str, tasks: list[str]) -> Path:
     return project
 
 
-def student_curve(work: Path, project: Path, kind: str, task: str, seed: int) -> list[dict[str, float]]:
+def student_curve(work: Path, project: Path, kind: str, task: str, seed: int, *options: str) -> list[dict[str, float]]:
     """Trains one student until an evaluation reaches the target, or to the end of its budget.
+
+    `options` are further arguments of the command.
 
     Returns:
         Environment steps, seconds of training without evaluations, and success rate of each evaluation.
     """
-    own = work / "students" / f"{task}-{kind}-{seed}-{int(time.time())}"
-    own.mkdir(parents=True)
+    (work / "students").mkdir(parents=True, exist_ok=True)
+    own = Path(tempfile.mkdtemp(prefix=f"{task}-{kind}-{seed}-", dir=work / "students"))
     for part in ("encoder", "collective"):
         (own / part).symlink_to((project / part).resolve())
     words = [
@@ -116,7 +117,7 @@ def student_curve(work: Path, project: Path, kind: str, task: str, seed: int) ->
         "collect.interval=0", f"project={own}", f"run_dir={own / 'run'}",
     ]  # fmt: skip
     stage, *settings = KINDS[kind]
-    child, path, curve = train(stage, *SETTINGS, *words, *settings), own / "run" / "metrics.jsonl", []
+    child, path, curve = train(stage, *SETTINGS, *words, *settings, *options), own / "run" / "metrics.jsonl", []
     try:
         while True:
             ended = child.poll() is not None
@@ -136,20 +137,23 @@ def student_curve(work: Path, project: Path, kind: str, task: str, seed: int) ->
         child.wait()
 
 
-def train_students(work: Path, held_out: str, tasks: list[str], seeds: list[int], file: Path) -> None:
-    """Trains the students of one held-out task and writes their curves to `file` after each run."""
+def train_students(work: Path, held_out: str, tasks: list[str], seeds: list[int], noise: str, file: Path) -> None:
+    """Trains the students of one held-out task and writes their curves to `file` after each run.
+
+    `noise` is the noise of the students' actions, white or pink.
+    """
     project = train_networks(work, held_out, tasks)
     settings = [*SETTINGS, *DISTILLED.split()]
     result: dict[str, Any] = {"host": host_facts(), "held_out": held_out, "tasks": tasks, "settings": settings}
     result |= {"target": TARGET, "budget": STEPS[held_out], "rows": []}
     if file.exists():
         result = json.loads(file.read_text())
-    done = {(row["kind"], row["seed"]) for row in result["rows"]}
+    done = {(row["kind"], row["seed"], row["noise"]) for row in result["rows"]}
     for kind in KINDS:
         for seed in seeds:
-            if (kind, seed) not in done:
-                curve = student_curve(work, project, kind, held_out, seed)
-                result["rows"].append({"kind": kind, "seed": seed, "curve": curve})
+            if (kind, seed, noise) not in done:
+                curve = student_curve(work, project, kind, held_out, seed, f"sac.action_noise={noise}")
+                result["rows"].append({"kind": kind, "seed": seed, "noise": noise, "curve": curve})
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(json.dumps(result, indent=1) + "\n")
                 print(held_out, kind, seed, curve[-1:], flush=True)
@@ -162,13 +166,15 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=STEPS, default=list(STEPS))
     parser.add_argument("--held-out", nargs="+", choices=STEPS, default=[])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--noise", choices=["white", "pink"], default="pink", help="noise of the students' actions")
     parser.add_argument("--json", type=Path, help="folder of the results, one file per held-out task")
     options = parser.parse_args()
     work = options.work.expanduser().absolute()
     if options.part == "experts":
         train_experts(work, options.tasks)
     for task in options.held_out:
-        train_students(work, task, options.tasks, options.seeds, (options.json or work) / f"{task}.json")
+        file = (options.json or work) / f"{task}.json"
+        train_students(work, task, options.tasks, options.seeds, options.noise, file)
 
 
 if __name__ == "__main__":
