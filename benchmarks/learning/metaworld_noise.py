@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import metaworld_transfer
 from metaworld_transfer import STEPS, TARGET, student_curve
 from powerband.core.machine.device import host_facts
 
@@ -36,13 +35,13 @@ def main() -> None:
     options = parser.parse_args()
     work = options.work.expanduser().absolute()
     settings = [*SETTINGS, f"sac.hidden={options.hidden}"]
-    metaworld_transfer.SETTINGS, metaworld_transfer.EVERY = settings, EVERY
     result: dict[str, Any] = {"host": host_facts(), "settings": settings, "target": TARGET, "rows": []}
     jobs = [(seed, task, noise) for seed in options.seeds for task in options.tasks for noise in NOISES]
 
     def run(job: tuple[int, str, str]) -> None:
         seed, task, noise = job
-        curve = student_curve(work, work / "no-project", "scratch", task, seed, f"sac.action_noise={noise}")
+        arguments = [*settings, f"sac.action_noise={noise}"]
+        curve = student_curve(work, work / "no-project", "scratch", task, seed, arguments, EVERY)
         result["rows"].append({"task": task, "noise": noise, "seed": seed, "budget": STEPS[task], "curve": curve})
         options.json.write_text(json.dumps(result, indent=1) + "\n")
         print(task, noise, seed, curve[-1:], flush=True)

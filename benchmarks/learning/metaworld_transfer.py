@@ -99,10 +99,12 @@ def train_networks(work: Path, held_out: str, tasks: list[str]) -> Path:
     return project
 
 
-def student_curve(work: Path, project: Path, kind: str, task: str, seed: int, *options: str) -> list[dict[str, float]]:
+def student_curve(
+    work: Path, project: Path, kind: str, task: str, seed: int, options: list[str], every: int = EVERY
+) -> list[dict[str, float]]:
     """Trains one student until an evaluation reaches the target, or to the end of its budget.
 
-    `options` are further arguments of the command.
+    `options` are the settings of SAC as arguments of the command; evaluations are `every` steps apart.
 
     Returns:
         Environment steps, seconds of training without evaluations, and success rate of each evaluation.
@@ -113,11 +115,11 @@ def student_curve(work: Path, project: Path, kind: str, task: str, seed: int, *o
         (own / part).symlink_to((project / part).resolve())
     words = [
         f"task={task}", f"run.seed={seed}", f"expert_steps={STEPS[task]}", f"student_steps={STEPS[task]}",
-        f"eval_interval={EVERY}", f"log_interval={EVERY}", f"eval_episodes={EPISODES}", "final_episodes=0",
+        f"eval_interval={every}", f"log_interval={every}", f"eval_episodes={EPISODES}", "final_episodes=0",
         "collect.interval=0", f"project={own}", f"run_dir={own / 'run'}",
     ]  # fmt: skip
     stage, *settings = KINDS[kind]
-    child, path, curve = train(stage, *SETTINGS, *words, *settings, *options), own / "run" / "metrics.jsonl", []
+    child, path, curve = train(stage, *options, *words, *settings), own / "run" / "metrics.jsonl", []
     try:
         while True:
             ended = child.poll() is not None
@@ -152,7 +154,7 @@ def train_students(work: Path, held_out: str, tasks: list[str], seeds: list[int]
     for kind in KINDS:
         for seed in seeds:
             if (kind, seed, noise) not in done:
-                curve = student_curve(work, project, kind, held_out, seed, f"sac.action_noise={noise}")
+                curve = student_curve(work, project, kind, held_out, seed, [*SETTINGS, f"sac.action_noise={noise}"])
                 result["rows"].append({"kind": kind, "seed": seed, "noise": noise, "curve": curve})
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(json.dumps(result, indent=1) + "\n")
