@@ -136,7 +136,10 @@ def test_train_runs_the_default_stage_in_a_folder_named_after_recipe_and_variant
     assert cli.main(["train", "toy", "variant=demo", "--seed", "3"]) == 0
     (stage, config), *_ = STAGED
     assert (stage, config.loop.update_interval, config.run.seed) == ("first", 10, 3)
-    assert FakeRun.started["new_folder"].startswith("runs/toy-demo-")
+    folder = FakeRun.started["new_folder"]
+    assert re.fullmatch(r"runs/toy-demo-\d{8}-\d{6}-[0-9a-f]{4}", folder)
+    assert cli.main(["train", "toy", "variant=demo"]) == 0 and FakeRun.started["new_folder"] != folder
+    assert cli.main(["train", "toy", "variant=demo", "--seed", "3"]) == 0
     assert FakeRun.started["stage"] == "first" and FakeRun.started["recipe"] == "toy"
     assert FakeRun.started["argv"] == ["train", "toy", "variant=demo", "--seed", "3"]
 
@@ -238,6 +241,21 @@ def test_eval_hands_the_saved_configuration_to_the_recipe(run_folder: Path, caps
     assert cli.main(["eval", str(run_folder), "--help"]) == 0
     assert "episodes=100" in capsys.readouterr().out
     assert cli.main(["eval", str(run_folder), "episode=7"]) == 2
+
+
+@pytest.mark.parametrize("command", ["eval", "report", "watch", "list"])
+def test_help_needs_no_run(command: str, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main([command, "--help"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"powerband {command}") and printed.err == ""
+
+
+def test_a_resumed_run_continues_its_own_stage(run_folder: Path) -> None:
+    (run_folder / "run.json").write_text('{"recipe": "toy", "stage": "second"}')
+    assert catalogue.configure("toy", [f"resume={run_folder}"])[1] == "second"
+    assert catalogue.configure("toy", ["first", f"resume={run_folder}"])[1] == "first"
+    (run_folder / "run.json").write_text('{"recipe": "toy", "stage": "removed"}')
+    assert catalogue.configure("toy", [f"resume={run_folder}"])[1] == "first"
 
 
 def test_a_run_of_another_recipe_is_not_resumed(run_folder: Path, capsys: pytest.CaptureFixture) -> None:

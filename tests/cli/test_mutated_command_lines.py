@@ -65,7 +65,8 @@ def _check_message(message: str, arguments: list[str]) -> None:
 
 
 def test_a_number_of_environments_takes_no_memory_before_they_exist() -> None:
-    assert check_one("metaworld", ["num_envs=1e12"]) == "accepted"  # a list of their tasks would take 8 TB
+    many = ["num_envs=1e12", "replay_size=1e12"]
+    assert check_one("metaworld", many) == "accepted"  # a list of their tasks would take 8 TB
 
 
 def test_some_hundred_command_lines() -> None:

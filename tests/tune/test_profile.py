@@ -67,7 +67,7 @@ def test_best_advice_is_applied_and_compared_with_its_prediction(tmp_path: Path,
     report = tmp_path / "profile.json"
     sac = [word for word in runs.SMALL["sac"] if not word.startswith("env_id")]
     slow = ["env_id=faulty_envs:SlowPendulum-v0", "num_workers=1", "updates_per_interval=1", "update_interval=4"]
-    code = cli.main(["profile", *sac, *slow, *COMMON, "seconds=1.5", "--apply", f"--json={report}"])
+    code = cli.main(["profile", *sac, *slow, *COMMON, "seconds=3", "--apply", f"--json={report}"])
     result = json.loads(report.read_text())
     assert code == CAUSES["env-bound"][0]
     applied = result["applied"]
@@ -77,7 +77,7 @@ def test_best_advice_is_applied_and_compared_with_its_prediction(tmp_path: Path,
 
 
 def test_too_short_run_is_reported(capsys):
-    slow = ["gym", "algo=ppo", "env_id=CartPole-v1", "on_policy.num_envs=8", "num_steps=2048", "num_workers=0"]
+    slow = ["gym", "algo=ppo", "env_id=CartPole-v1", "on_policy.num_envs=8", "num_steps=4096", "num_workers=0"]
     code = cli.main(["profile", *slow, *COMMON, "seconds=1"])
     text = capsys.readouterr().out
     assert code == CAUSES["too-short"][0] == 30

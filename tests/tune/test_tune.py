@@ -112,6 +112,28 @@ def test_preset_for_a_score_chooses_the_algorithm_of_its_task(preset: Path, caps
     assert "powerband tune gym env_id=Hopper-v5 objective=score first" in capsys.readouterr().err
 
 
+def test_preset_of_another_stage_is_refused(preset: Path, capsys) -> None:
+    key = TunedKey("metaworld", "door-open", "", "task", stage="student")
+    header = {**key.header(), "words": key.arguments, "gain": "1.5 times", **hardware_fingerprint()}
+    lines = ["tuned:", *(f"  {name}: {json.dumps(value)}" for name, value in header.items()), "run:", "  threads: 1"]
+    (user_presets() / f"{key.name}.yaml").write_text("\n".join(lines) + "\n")
+    assert cli.main(["show", "metaworld", "student", "task=door-open", "setup=tuned", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["config"]["run"]["threads"] == 1
+    assert cli.main(["show", "metaworld", "task=door-open", "setup=tuned"]) == 2
+    assert "metaworld task=door-open has no tuned preset yet" in capsys.readouterr().err
+    assert cli.main(["show", "metaworld", "task=door-open", f"setup={key.name}"]) == 2
+    assert "was tuned for metaworld student task=door-open, but this run is metaworld task" in capsys.readouterr().err
+
+
+def test_a_file_that_overrides_the_preset_is_named(preset: Path, capsys, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text("run:\n  threads: 2\n")
+    result = show(capsys, "algo=ppo", "setup=tuned", "--config", str(file))
+    assert result["config"]["run"]["threads"] == 2 and result["config"]["on_policy"]["minibatches"] == 8
+    overridden = [notice for notice in result["notices"] if "overrides setup=tuned" in notice]
+    assert len(overridden) == 1 and overridden[0].startswith("run.threads: ") and str(file) in overridden[0]
+
+
 def test_preset_of_other_hardware_is_refused(preset: Path, capsys) -> None:
     text = preset.read_text()
     cores = next(line for line in text.splitlines() if "cores:" in line)

@@ -25,6 +25,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.machine.device import expected_ranks
 from powerband.core.ranks import restarts
 from powerband.core.recipe import Recipe, load_object
+from powerband.core.regular_files import read_object
 
 RECIPES = ("uav", "snakes", "metaworld", "sketchnav", "libero", "gym")
 """Built-in recipes: sub-packages of ``powerband.recipes``."""
@@ -123,6 +124,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
         recipe=name,
         task_settings=load_object(recipe.task_settings) if recipe.task_settings is not None else None,
         task=recipe.task,
+        stage="" if stage == recipe.default_stage else stage,
         resumed=restarts.resumed,
     )
     stored, notices = _stored_folder(resolved), []
@@ -130,7 +132,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
         refuse_stored_imports(recipe, resolved.config, stored, resolved.sources)
     if trust and stored is None:
         notices.append(f"{OPTION}: no effect without resume=RUN or the config.json of a run.")
-    stage = stage or resolved.stage or recipe.default_stage
+    stage = stage or resolved.stage or _resumed_stage(recipe, resolved) or recipe.default_stage
     used = recipe.sections[recipe.algorithm_of(resolved.config)] if recipe.algorithms else LOOPS
     ranks = expected_ranks(resolved.config.run)
     config, rounded = divisible_defaults(resolved.config, resolved.sources, used, ranks)
@@ -146,6 +148,14 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
             raise ConfigError(f"{folder} is a run of {trained}, not of {name}. Write powerband train {trained} ...")
         _refuse_run_dir(resolved, folder)
     return recipe, stage, resolved
+
+
+def _resumed_stage(recipe: Recipe, resolved: ResolvedConfig) -> str:
+    """Stage of the run that is resumed; "" without one, or if it has no stage of this recipe."""
+    if not resolved.config.run.resume:
+        return ""
+    stage = read_object(named_run(resolved.config.run.resume, "resume") / "run.json").get("stage")
+    return stage if isinstance(stage, str) and stage in recipe.stages else ""
 
 
 def _stored_folder(resolved: ResolvedConfig) -> Path | None:

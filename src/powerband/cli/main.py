@@ -20,7 +20,7 @@ from powerband.core.ranks import restarts
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
     "train": (run_commands.train, RECIPE_USAGE, "train on a CPU, one GPU, several GPUs or several machines"),
-    "eval": (run_commands.evaluate, "RUN [NAME=VALUE ...]", "evaluate a run or a checkpoint"),
+    "eval": (run_commands.evaluate, run_commands.EVAL_USAGE, "evaluate a run or a checkpoint"),
     "profile": (
         measure_commands.profile,
         measure_commands.USAGE["profile"],
@@ -43,12 +43,12 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str, str]] = {
     ),
     "report": (
         view_commands.report,
-        "RUN [RUN ...] [to=FILE.html]",
+        view_commands.REPORT_USAGE,
         "one self-contained HTML page about a run, or several compared",
     ),
     "watch": (
         view_commands.watch,
-        "RUN [--csv] [--once] [every=SECONDS]",
+        view_commands.WATCH_USAGE,
         "follow a running job from its files, without touching it",
     ),
     "bench": (measure_commands.bench, measure_commands.USAGE["bench"], "run a benchmark"),

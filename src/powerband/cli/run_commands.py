@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.recipe import Recipe, load_object
 from powerband.core.run_folder import refuse_links
 
+EVAL_USAGE = "RUN [best] [NAME=VALUE ...]"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ESTALE)
 
@@ -126,8 +128,11 @@ def _interact(recipe: Recipe, stage: str, resolved: ResolvedConfig, target: str)
 
 
 def _new_folder(recipe: str, variant: str) -> str:
-    """Returns the folder of a new run without ``run_dir``, named by recipe, variant and time."""
-    return "runs/" + "-".join(filter(None, (recipe, variant, time.strftime("%Y%m%d-%H%M%S"))))
+    """Returns the folder of a new run without ``run_dir``, named by recipe, variant and time.
+
+    A random suffix separates runs that start in the same second, such as those of a job array.
+    """
+    return "runs/" + "-".join(filter(None, (recipe, variant, time.strftime("%Y%m%d-%H%M%S"), os.urandom(2).hex())))
 
 
 def _continued(recipe: Recipe, config: Any) -> tuple[Any, bool]:
@@ -185,7 +190,10 @@ def configure_evaluation(arguments: list[str]) -> EvaluationCall | None:
     """
     arguments, notices = _run_first(arguments)
     named = arguments[0] if arguments else ""
-    folder, arguments = take_run("eval", arguments)
+    run, arguments = take_run("eval", EVAL_USAGE, arguments)
+    if run is None:
+        return None
+    folder = run
     refuse_links(folder)
     trust, arguments = split_trust(arguments)
     recipe = load_stored(recipe_of(folder), folder, trust)

@@ -18,7 +18,7 @@ from powerband.cli.catalogue import configure, take_recipe
 from powerband.core.config import ResolvedConfig, resolve
 from powerband.core.config.command_line import print_or_write, split_json_option, split_named_options
 from powerband.core.config.presets import TunedKey
-from powerband.core.config.schema import fields_table
+from powerband.core.config.schema import fields_table, value_text
 from powerband.core.errors import ConfigError, exit_on_signal
 from powerband.core.recipe import Recipe
 from powerband.tune.score.options import ObjectiveOptions, ScoreOptions
@@ -59,6 +59,11 @@ def tune(arguments: list[str]) -> int:
         if found := split_named_options(own_arguments, foreign)[0]:
             raise ConfigError(f"{found[0]} needs objective={key}. Write objective={key}, or leave {found[0]} out.")
     options = resolve(schemas[objective], own_arguments, help_command=help_command).config
+    if split_named_options(arguments, ("setup", "tuned"))[0]:
+        raise ConfigError(
+            "tune does not support setup=: it writes a preset, and a run uses one preset. Write the settings of the "
+            "other preset as arguments."
+        )
     recipe, stage, resolved = configure(name, arguments)
     from powerband.core.ranks import launch
 
@@ -91,14 +96,19 @@ def _throughput(
     from powerband.core.telemetry.console import budget_progress_bar
     from powerband.tune.score.trials.short_runs import with_scores
     from powerband.tune.search import preset, search
+    from powerband.tune.search.space import by_qualified_name
 
     with exit_on_signal(), budget_progress_bar(options.seconds) as progress:
         result = search.Search(recipe, stage, resolved.config, options, progress).run()
         result = with_scores(result, stage, own_settings(recipe, arguments), options.score_seconds, progress)
     path = preset.write_preset(result, recipe.name, arguments)
-    use = shlex.join([recipe.name, *preset.remaining_arguments(result, arguments)])
+    settings = ["setup=tuned"]
+    if resolved.file:  # its settings would override those of the preset
+        found = by_qualified_name(result.space, result.best.setting)
+        settings = [f"{name}={value_text(value)}" for name, value in found.items()]
+    use = shlex.join([recipe.name, *preset.remaining_arguments(result, arguments), *settings])
     summary = preset.table(result)
-    return path, lambda page: f"{summary}\n\npreset: {path}\nmap: {page}\nuse it: powerband train {use} setup=tuned"
+    return path, lambda page: f"{summary}\n\npreset: {path}\nmap: {page}\nuse it: powerband train {use}"
 
 
 def _score(
@@ -122,8 +132,9 @@ def _score(
     from powerband.tune.score.trials.scheduler import TrialScheduler
 
     config = resolved.config
-    check_parallel(options.parallel, config.run.threads)
-    key = TunedKey(recipe.name, recipe.task_of(config), recipe.algorithm_of(config), recipe.task, "score")
+    check_parallel(options.parallel, config.run)
+    own_stage = "" if stage == recipe.default_stage else stage
+    key = TunedKey(recipe.name, recipe.task_of(config), recipe.algorithm_of(config), recipe.task, "score", own_stage)
     kept = own_settings(recipe, arguments)
     new = f"runs/{key.name}-{time.strftime('%Y%m%d-%H%M%S')}" + (f"-{os.getpid()}" if options.storage else "")
     folder = Path(options.study_dir or new).expanduser().absolute()
@@ -154,7 +165,8 @@ def _score(
         result = search_and_verify(trials)
     path = preset.write_preset(result, kept)
     summary = preset.table(result)
-    use = f"\nuse it: powerband train {preset.use(result, kept)}" if result.chosen is not None else ""
+    words = preset.use(result, kept, written_out=bool(resolved.file))
+    use = f"\nuse it: powerband train {words}" if result.chosen is not None else ""
     return path, lambda page: f"{summary}\n\nstudy: {folder}\npreset: {path}\npage: {page}{use}"
 
 
@@ -169,6 +181,7 @@ def own_settings(recipe: Recipe, arguments: list[str]) -> list[str]:
     from powerband.tune.score.trials.trial import OWN_OPTIONS
 
     arguments = arguments[1:] if arguments and arguments[0] in recipe.stages else arguments
-    own = {*OWN_OPTIONS, *(f"run.{name}" for name in OWN_OPTIONS)}
+    own = {f"{section}{no}{name}" for name in OWN_OPTIONS for section in ("", "run.") for no in ("", "no_")}
+    own |= {f"no_run.{name}" for name in OWN_OPTIONS}
     targets = {old: new if isinstance(new, str) else new[0] for old, new in recipe.old_names.items()}
     return split_named_options(arguments, (*own, *(old for old, new in targets.items() if new in own)))[1]

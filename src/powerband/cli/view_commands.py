@@ -18,6 +18,9 @@ from powerband.core.config.saved import named_run
 from powerband.core.config.schema import fields_of, fields_table, value_text
 from powerband.core.errors import ConfigError
 
+REPORT_USAGE = "RUN [RUN ...] [to=FILE.html]"
+WATCH_USAGE = "RUN [--csv] [--once] [every=SECONDS]"
+
 
 def report(arguments: list[str]) -> int:
     """Writes the HTML page of a run, or a page that compares several runs, and prints its path.
@@ -31,7 +34,9 @@ def report(arguments: list[str]) -> int:
     target, arguments = split_json_option(arguments)
     page = next((Path(word.removeprefix("to=")) for word in arguments if word.startswith("to=")), None)
     arguments = [word for word in arguments if not word.startswith("to=")]
-    folder, others = take_run("report", arguments)
+    folder, others = take_run("report", REPORT_USAGE, arguments)
+    if folder is None:
+        return 0
     from powerband.report.compare import write_comparison
     from powerband.report.page import write_page
 
@@ -58,11 +63,13 @@ def watch(arguments: list[str]) -> int:
             f"watch --json={target} is not supported: watch prints one JSON value per line to standard output. Write "
             f"powerband watch RUN --json > {target}."
         )
-    folder, arguments = take_run("watch", arguments)
+    folder, arguments = take_run("watch", WATCH_USAGE, arguments)
+    if folder is None:
+        return 0
     from powerband.report import watch as watching
 
     if wants_help(arguments):
-        print(f"powerband watch {folder} [--csv] [--once] [every=SECONDS]\n\n{fields_table(watching.WatchOptions)}")
+        print(f"powerband watch {WATCH_USAGE}\n\n{fields_table(watching.WatchOptions)}")
         return 0
     options = resolve(watching.WatchOptions, arguments, help_command=f"powerband watch {folder} --help").config
     with contextlib.suppress(KeyboardInterrupt):
@@ -80,6 +87,9 @@ def list_recipes(arguments: list[str]) -> int:
         Exit status, 0 for success.
     """
     target, arguments = split_json_option(arguments)
+    if wants_help(arguments):
+        print("powerband list\n\nlist recipes, stages, variants and hardware presets")
+        return 0
     if arguments:
         raise ConfigError(
             f"list takes no argument '{arguments[0]}'. Write powerband list, or powerband show {arguments[0]}."

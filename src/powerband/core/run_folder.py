@@ -76,15 +76,26 @@ def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool
             f"run_dir={folder} already contains a run, which would be overwritten. "
             f"Choose another run_dir, or continue the run with resume={folder}."
         )
-    created = not folder.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        created = create_folder(folder)
         probe = folder / ".writable"
         probe.write_text("yes")
         probe.unlink()
     except OSError as error:
         raise ConfigError(f"run_dir={folder} cannot be written ({error.strerror}). Choose another run_dir.") from error
     return folder, created
+
+
+def create_folder(folder: Path) -> bool:
+    """Creates a folder. Returns False if it existed; of processes that call it at the same time, one gets True."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return False
+    return True
 
 
 def run_id(folder: Path) -> str:

@@ -156,6 +156,16 @@ def test_resume_continues_with_the_saved_settings(tmp_path: Path) -> None:
         find_run("last", tmp_path)
 
 
+def test_resume_in_a_file_is_not_followed(tmp_path: Path) -> None:
+    """The config.json of a run that was resumed names this run; a new run with its settings must not continue it."""
+    file = tmp_path / "config.json"
+    file.write_text(to_json(read("seed=5", "note=own").config).replace('"resume": ""', '"resume": "runs/old"'))
+    assert "runs/old" in file.read_text()
+    resolved = read("--config", str(file), "seed=7")
+    assert (resolved.config.run.resume, resolved.config.run.seed, resolved.config.note) == ("", 7, "own")
+    assert "no effect in a file. To continue a run, write resume= on the command line" in resolved.notices[0]
+
+
 # -- saved configurations -----------------------------------------------------------------------------------------
 
 floats = st.floats(allow_nan=False, min_value=1e-300)

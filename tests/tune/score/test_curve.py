@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerband.tune.score.curve import CurvePoint, best_score, time_to_score, trial_seconds, unfinished_seconds
+from powerband.tune.score.curve import (
+    CurvePoint,
+    best_score,
+    is_unconfirmed,
+    time_to_score,
+    trial_seconds,
+    unfinished_seconds,
+)
 
 
 def curve(*scores: float) -> list[CurvePoint]:
@@ -23,6 +30,15 @@ def test_the_first_of_three_successive_evaluations_counts() -> None:
     assert time_to_score(curve(10, 10, 9, 10, 10), 10) is None
     assert time_to_score(curve(0, 10), 10, consecutive=1) == 4.0
     assert time_to_score([], 10) is None
+
+
+def test_the_next_evaluations_decide_about_a_score_that_was_reached_within_the_limit() -> None:
+    assert is_unconfirmed(curve(0, 10), 10, seconds=4.0)
+    assert is_unconfirmed(curve(0, 10, 11), 10, seconds=4.0)
+    assert not is_unconfirmed(curve(0, 10, 11), 10, seconds=3.9)  # the first of them came too late
+    assert not is_unconfirmed(curve(10, 10, 9), 10, seconds=60.0)
+    assert not is_unconfirmed(curve(10, 10, 10), 10, seconds=60.0)  # confirmed
+    assert not is_unconfirmed([], 10, seconds=60.0)
 
 
 def test_an_unfinished_trial_counts_the_budget_and_its_missing_share() -> None:

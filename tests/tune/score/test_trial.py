@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from powerband.tune.score.trials.trial import Metrics, resume_command, run_trial, train_command
+import powerband
+from powerband.tune.score.trials.trial import Metrics, is_over, resume_command, run_trial, train_command
 
 SMALL = ["env_id=CartPole-v1", "algo=ppo", "ppo.hidden=16", "on_policy.num_envs=4", "num_steps=16", "minibatches=2"]
 SMALL += ["num_workers=0", "gpus=none", "threads=1", "eval_episodes=2"]
@@ -22,9 +23,11 @@ def soon() -> float:
     return time.monotonic() + 120
 
 
-def test_a_trial_is_paused_continued_and_ends_at_its_score(tmp_path: Path) -> None:
-    folder = tmp_path / "trial"
-    command = train_command("gym", "train", SMALL, {"ppo.lr": 1e-3, "on_policy.gamma": 0.98}, folder, 7, 0.1)
+def test_a_trial_is_paused_continued_and_ends_at_its_score(tmp_path: Path, monkeypatch) -> None:
+    """The environment is a module of the user, which a stored run imports only if it is trusted."""
+    monkeypatch.syspath_prepend(str(Path(powerband.__file__).parents[2] / "examples"))
+    folder, own = tmp_path / "trial", ["env_id=corridor:Corridor-v0", *SMALL[1:]]
+    command = train_command("gym", "train", own, {"ppo.lr": 1e-3, "on_policy.gamma": 0.98}, folder, 7, 0.1)
     first = run_trial(command, folder, "return", math.inf, 0.3, soon())
     assert (first.outcome, first.message) == ("paused", "") and first.seconds >= 0.3 and first.curve
     gaps = [b.seconds - a.seconds for a, b in zip(first.curve, first.curve[1:], strict=False)]
@@ -35,7 +38,7 @@ def test_a_trial_is_paused_continued_and_ends_at_its_score(tmp_path: Path) -> No
     second = run_trial(resume, folder, "return", math.inf, first.seconds + 0.3, soon())
     assert second.outcome == "paused" and second.seconds > first.seconds and second.rate > 0
     assert list(second.curve[: len(first.curve)]) == list(first.curve) and len(second.curve) > len(first.curve)
-    assert run_trial(resume, folder, "return", 1.0, 60.0, soon()).outcome == "reached"  # any return is above 1
+    assert run_trial(resume, folder, "return", -1e6, 60.0, soon()).outcome == "reached"  # any return is above that
     lines = [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
     seconds = [line["time/training_s"] for line in lines]
     assert seconds == sorted(seconds) and all(s <= line["time_s"] for s, line in zip(seconds, lines, strict=True))
@@ -59,6 +62,17 @@ def test_a_trial_that_fails_states_why_and_one_without_the_figure_is_refused(tmp
     command = train_command("gym", "train", SMALL, {}, tmp_path / "b", 0, 0.1)
     refused = run_trial(command, tmp_path / "b", "success", 1.0, 60.0, soon())
     assert refused.outcome == "failed" and "no figure success, only return" in refused.message
+
+
+def test_a_trial_is_not_over_while_its_score_waits_to_be_confirmed(tmp_path: Path) -> None:
+    lines = [
+        {"env_steps": n, "time/training_s": n, "eval/return": score} for n, score in ((1, 0.0), (2, 5.0), (3, 5.0))
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    metrics = Metrics(tmp_path / "metrics.jsonl", "return")
+    metrics.read()
+    assert not is_over(metrics, target=5.0, limit_s=2.5)
+    assert is_over(metrics, target=5.0, limit_s=1.5) and is_over(metrics, target=6.0, limit_s=2.5)
 
 
 def test_metrics_ignore_a_line_that_is_not_complete(tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from powerband.core.config.flags import starts_flag
 from powerband.core.config.texts import shortened, some_of
 from powerband.core.errors import ConfigError
+
+HELP = ("-h", "--help")
 
 
 def split_json_option(arguments: list[str]) -> tuple[str, list[str]]:
@@ -82,7 +85,7 @@ def split_named_options(arguments: list[str], names: tuple[str, ...]) -> tuple[l
     while position < len(arguments):
         argument, end = arguments[position], position + 1
         if argument.startswith("--") and "=" not in argument:
-            while end < len(arguments) and not arguments[end].startswith("--") and "=" not in arguments[end]:
+            while end < len(arguments) and not starts_flag(arguments[end]):
                 end += 1
         named = argument.removeprefix("--").split("=")[0].replace("-", "_") in names
         (selected if named else others).extend(arguments[position:end])
@@ -91,7 +94,7 @@ def split_named_options(arguments: list[str], names: tuple[str, ...]) -> tuple[l
 
 
 def wants_help(arguments: list[str]) -> bool:
-    return any(argument in ("-h", "--help") for argument in arguments)
+    return any(argument in HELP for argument in arguments)
 
 
 def checked_choice(value: str, choices: Any, kind: str) -> str:

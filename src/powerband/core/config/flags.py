@@ -65,7 +65,7 @@ def from_arguments(arguments: Iterable[str], source: str = COMMAND_LINE) -> list
             flags.append(Flag(_with_underscores(name), value, source))
         elif argument.startswith("--") and body:
             values = []
-            while position < len(arguments) and not _starts_flag(arguments[position]):
+            while position < len(arguments) and not starts_flag(arguments[position]):
                 values.append(arguments[position])
                 position += 1
             value = values[0] if len(values) == 1 else tuple(values) or None
@@ -75,7 +75,8 @@ def from_arguments(arguments: Iterable[str], source: str = COMMAND_LINE) -> list
     return flags
 
 
-def _starts_flag(argument: str) -> bool:
+def starts_flag(argument: str) -> bool:
+    """Returns whether an argument begins a new option, ``--name`` or ``name=value``."""
     return argument.startswith("--") or bool(ASSIGNMENT.match(argument))
 
 

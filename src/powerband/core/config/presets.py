@@ -1,8 +1,8 @@
 """Presets: settings for a machine as YAML files, in the package and in the user's folder.
 
-`powerband tune` writes one preset per recipe, task and objective. A preset of the objective throughput is for one
-algorithm; a preset of the objective score contains the algorithm. Its ``tuned`` section states these, the hardware and
-the measurement. The preset is accepted for the same task on the same hardware only.
+`powerband tune` writes one preset per recipe, stage, task and objective. A preset of the objective throughput is for
+one algorithm; a preset of the objective score contains the algorithm. Its ``tuned`` section states these, the hardware
+and the measurement. The preset is accepted for the same stage and task on the same hardware only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def presets() -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class TunedKey:
-    """Identifies a preset that ``powerband tune`` writes: the recipe, task, algorithm and objective that it is for.
+    """Identifies a preset that ``powerband tune`` writes: recipe, stage, task, algorithm and objective that it is for.
 
     Attributes:
         recipe: Name of the recipe.
@@ -50,6 +50,7 @@ class TunedKey:
         algo: Algorithm; "" for a recipe with one algorithm.
         option: Option of the recipe that selects the task, such as ``env_id``; "" for a recipe with one task.
         objective: What the search optimised: ``throughput``, or ``score`` for the time to a score.
+        stage: Stage of the recipe; "" for its default stage.
     """
 
     recipe: str
@@ -57,25 +58,25 @@ class TunedKey:
     algo: str = ""
     option: str = ""
     objective: str = "throughput"
+    stage: str = ""
 
     @property
     def name(self) -> str:
         """Name of the preset, without characters that are special in paths."""
         task = re.sub(r"[^\w.]+", "-", self.task)
         last = self.objective if self.objective == "score" else self.algo
-        return "-".join(filter(None, (TUNED, self.recipe, task, last)))
+        return "-".join(filter(None, (TUNED, self.recipe, self.stage, task, last)))
 
     @property
     def arguments(self) -> str:
         """Command-line arguments of the ``powerband tune`` call that creates this preset."""
-        parts = [self.recipe, f"{self.option}={self.task}" * bool(self.task), f"algo={self.algo}" * bool(self.algo)]
-        if self.objective == "score":
-            parts[2:] = ["objective=score"]
-        return " ".join(filter(None, parts))
+        algo = "objective=score" if self.objective == "score" else f"algo={self.algo}" * bool(self.algo)
+        return " ".join(filter(None, (self.recipe, self.stage, f"{self.option}={self.task}" * bool(self.task), algo)))
 
     def header(self) -> dict[str, str]:
         """Entries of the preset's ``tuned`` section by name. `check_tuned_preset` compares them with a run."""
-        return {"recipe": self.recipe, "task": self.task, "algo": self.algo, "objective": self.objective}
+        names = ("recipe", "stage", "task", "algo", "objective")
+        return {name: getattr(self, name) for name in names}
 
 
 def hardware_fingerprint() -> dict[str, Any]:
@@ -106,23 +107,24 @@ def split_tuned_section(flags: list[Flag]) -> tuple[list[Flag], dict[str, str]]:
 
 
 def check_tuned_preset(header: dict[str, str], path: Path, key: TunedKey) -> str:
-    """Checks that a tuned preset is for this recipe, this task, this algorithm and this machine.
+    """Checks that a tuned preset is for this recipe, stage, task, algorithm and machine.
 
     Args:
         header: The ``tuned`` section of the preset, name -> text.
         path: File of the preset, for messages.
-        key: Recipe, task and algorithm of this run. An empty algorithm accepts that of the preset.
+        key: Recipe, stage, task and algorithm of this run. An empty algorithm accepts that of the preset.
 
     Returns:
         A notice for the user with the date of the search and the gain that it measured.
 
     Raises:
-        ConfigError: The preset was measured for another recipe, task or algorithm, or on other hardware.
+        ConfigError: The preset was measured for another recipe, stage, task or algorithm, or on other hardware.
     """
     again = f"Run powerband tune {key.arguments}, or leave setup= out."
     if key.task and header.get("recipe") == key.recipe and "task" not in header:
         raise ConfigError(f"{path} is from an earlier version, which did not record the task it was tuned for. {again}")
-    measured = TunedKey(header.get("recipe", ""), header.get("task", ""), header.get("algo", ""), key.option)
+    names = ("recipe", "task", "algo", "stage")  # a preset without a stage is for the default one
+    measured = TunedKey(option=key.option, **{name: header.get(name, "") for name in names})
     wanted = replace(key, algo=key.algo or measured.algo, objective=measured.objective)
     if measured != wanted:
         raise ConfigError(f"{path} was tuned for {measured.arguments}, but this run is {wanted.arguments}. {again}")

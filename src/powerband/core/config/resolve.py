@@ -75,6 +75,7 @@ def resolve(
     recipe: str = "",
     task_settings: Callable[[Any], Mapping[str, Any]] | None = None,
     task: str = "",
+    stage: str = "",
     resumed: Callable[[str], str] | None = None,
 ) -> ResolvedConfig:
     """Builds a configuration from a variant, a preset, a YAML file, a resumed run and the command line.
@@ -94,13 +95,14 @@ def resolve(
         task_settings: Function ``(config) -> settings by qualified name`` for the task that the configuration selects.
             Every other source overrides them. An empty mapping changes nothing.
         task: Option that selects the task of the recipe, for ``setup=tuned``; "" for a recipe with one task.
+        stage: Stage of the recipe, for ``setup=tuned``; "" for the default stage.
         resumed: Function ``(value of resume) -> value in its place``, for ranks that were restarted.
 
     Raises:
         ConfigError: An option is unknown, ambiguous or given twice, or its value has a wrong type or is out of range.
     """
     old = old or OldOptions()
-    given, stage, notices = old.rewrite(from_arguments(arguments))
+    given, old_stage, notices = old.rewrite(from_arguments(arguments))
     given = [Flag("setup", TUNED, flag.source) if _is_tuned_flag(flag) else flag for flag in given]
     named: dict[str, Flag] = {}
     for flag in given:
@@ -116,6 +118,7 @@ def resolve(
     file, file_stage, more = old.rewrite(from_yaml(Path(text["config"])) if "config" in text else [])
     names.notices += [*notices, *more]
     sources: list[list[Flag]] = [variant]
+    setup: list[Flag] = []
     implied, implied_notices = old.implied([*own, *file])
     targets = {name: new if isinstance(new, str) else new[0] for name, new in names.old_names.items()}
     if "setup" in text:
@@ -123,12 +126,18 @@ def resolve(
         names.choose_algo(given)
         chosen = [flag for flag in given if task and flag.name == task]
         here = str(parse_value(chosen[-1], str, "...") if chosen else names.fields[task].default) if task else ""
-        key = TunedKey(recipe, here, names.algo, task)
+        key = TunedKey(recipe, here, names.algo, task, stage=stage)
         setup, notice = _preset(named["setup"], key, any(flag.name == "algo" for flag in given))
         sources.append(setup)
         names.notices += [notice] * bool(notice)
+    # The config.json of a run that was resumed names this run; a new run with its settings must not continue it.
+    ignored = _resume_flags(file, targets)
+    names.notices += [
+        f"{flag}: no effect in a file. To continue a run, write resume= on the command line." for flag in ignored
+    ]
+    file = [flag for flag in file if flag not in ignored]
     sources.append(file)
-    resume = [flag for flag in own if targets.get(flag.name, flag.name) in ("resume", "run.resume") and flag.value]
+    resume = _resume_flags(own, targets)
     if resume and "run.resume" in names.fields:
         if named:
             names.notices.append(f"{', '.join(named)}: no effect with resume, which keeps the settings of its run.")
@@ -144,12 +153,23 @@ def resolve(
     known = task_settings(config) if task_settings is not None else {}
     if known:
         config, origin = _read(schema(), names, [from_mapping(known, "hyper=tuned"), *sources])
+    in_preset = {names.find(flag)[0].path: flag.source for flag in setup if file}
+    names.notices += [
+        f"{path}: {origin[path]} overrides setup={text['setup']}."
+        for path, source in in_preset.items()
+        if origin[path] not in (source, COMMAND_LINE)
+    ]
     unused = [path for path, source in origin.items() if source == COMMAND_LINE and names.is_unused(path)]
     names.notices.extend(f"{path}: no effect with algo={config.algo}, which does not read it." for path in unused)
     messages = tuple(dict.fromkeys(names.notices))
     return ResolvedConfig(
-        config, origin, messages, text.get("variant", ""), text.get("config", ""), stage or file_stage
+        config, origin, messages, text.get("variant", ""), text.get("config", ""), old_stage or file_stage
     )
+
+
+def _resume_flags(flags: list[Flag], targets: Mapping[str, str | None]) -> list[Flag]:
+    """Returns the flags that name a run to resume. `targets` maps old names of options to present ones."""
+    return [flag for flag in flags if targets.get(flag.name, flag.name) in ("resume", "run.resume") and flag.value]
 
 
 def _read(default: Any, names: FieldLookup, sources: list[list[Flag]]) -> tuple[Any, dict[str, str]]:
@@ -209,7 +229,7 @@ def _preset(flag: Flag, key: TunedKey, algo_given: bool) -> tuple[list[Flag], st
 
     Args:
         flag: The option ``setup=``.
-        key: Recipe, task and algorithm of this run.
+        key: Recipe, stage, task and algorithm of this run.
         algo_given: Whether the user chose the algorithm; otherwise a preset for the time to a score chooses it.
     """
     known = presets()

@@ -52,7 +52,7 @@ class RunConfig:
     overlap: bool = False
     """Run due updates while simulators in worker processes step. Updates stay the same; the policy lags one step."""
     run_dir: FilePath = ""
-    """Run folder; empty means runs/<recipe>-<variant>-<time>."""
+    """Run folder; empty means runs/<recipe>-<variant>-<time>-<random>."""
     storage: Literal["auto", "shared", "local"] = "auto"
     """Checkpoints of a run on several machines: shared requires one folder that all of them see; local keeps whole
     checkpoints in the run_dir of each machine that does not see that of rank 0; auto sends them to rank 0 instead, or

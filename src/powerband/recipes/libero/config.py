@@ -82,7 +82,7 @@ class Config:
     save_updates: SizeOrZero = 0
     """Updates between two checkpoints, instead of run.save_interval, which counts rows; 0 uses run.save_interval."""
     sample_batch_size: Size = 32
-    """Rows for which an evaluation (eval_interval) samples chunks, to log their error."""
+    """Rows for which an evaluation during training samples chunks, to log their error."""
     eval_episodes: SizeOrZero = 0
     """Episodes of each task that an evaluation during training plays in the simulator, from random initial states; 0
     plays none."""

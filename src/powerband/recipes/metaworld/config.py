@@ -60,8 +60,8 @@ class Config:
     reward_version: Literal["v1", "v2"] = "v2"
     """Version of Meta-World's rewards; v1 needs backend=workers and does not exist for every task."""
     eval_episodes: Size = 10
-    """Episodes of an evaluation during training, on other goals than those of the final evaluation; run.eval_interval
-    sets how often."""
+    """Episodes of an evaluation during training, on other goals than those of the final evaluation;
+    run.eval_share and run.eval_interval set how often."""
     final_episodes: SizeOrZero = 100
     """Episodes of the evaluation at the end of a stage, which cycles through the 50 goals."""
     stop_after_successes: SizeOrZero = 80

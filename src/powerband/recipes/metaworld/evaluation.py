@@ -188,7 +188,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
 
     Returns:
         One dict per policy and task: ``task`` and ``policy``, their names, the entries of `summary` and, if a video was
-        recorded, its path ``video``. The list is also written to ``evaluation.json`` in `folder`.
+        recorded, its path ``video``. The list is also written to ``eval-goals.json`` in `folder`, with the options.
 
     Raises:
         ConfigError: The run is of another stage than expert and student.
@@ -220,7 +220,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         if options.video and row["policy"] == stage:
             row["video"] = str(record_video(config, row["task"], policies["policy"](), folder, options.size))
             print(f"video: {row['video']}")
-    (folder / "evaluation.json").write_text(json.dumps(rows, indent=2))
+    (folder / "eval-goals.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
     return rows
 
 

@@ -70,7 +70,7 @@ class Config:
     pixels: Annotated[int, Range(at_least=MIN_PIXELS, at_most=MAX_PIXELS)] = 64
     """Side of the camera image in pixels, even, 36 to 512."""
     eval_episodes: Size = 100
-    """Episodes of an evaluation during training (eval_interval), spread evenly over eval_plans plans that neither
+    """Episodes of an evaluation during training, spread evenly over eval_plans plans that neither
     training nor `powerband eval` uses."""
     eval_plans: Size = 50
     """Floor plans of each evaluation split; scenes.goals and scenes.starts set the episodes in each."""

@@ -105,7 +105,7 @@ class EpisodeConfig:
     max_size_m: Annotated[float, Range(at_least=MIN_SIZE_M, at_most=MAX_SIZE_M)] = 24.0
     """Largest width and height of a plan, in metres."""
     plans: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 200
-    """Plans of a split."""
+    """Plans of the split train; eval_plans sets the number of the other splits."""
     goals: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 5
     """Goals in each plan."""
     starts: Annotated[int, Range(at_least=1, at_most=10_000_000)] = 4

@@ -54,7 +54,7 @@ class Config:
     episodes: SizeOrZero = 0
     """Budget in episodes of 200 steps over all ranks, instead of env_steps; 0 uses env_steps."""
     eval_games: Games = 100
-    """Games against random and against greedy in an evaluation during training (eval_interval)."""
+    """Games against random and against greedy in an evaluation during training."""
     run: RunConfig = field(
         default_factory=lambda: RunConfig(env_steps=100_000_000, precision="auto", save_interval=5_000_000)
     )

@@ -34,7 +34,7 @@ class Config:
     episodes: SizeOrZero = 0
     """Budget in missions over all ranks, instead of env_steps; 0 uses env_steps."""
     eval_missions: Size = 50
-    """Missions per evaluation during training (eval_interval)."""
+    """Missions per evaluation during training."""
     figure_interval: Count = 0
     """Rollouts between two images of a mission in TensorBoard, drawn in a background thread; 0 draws none."""
     histogram_interval: Count = 0

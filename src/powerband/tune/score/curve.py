@@ -41,6 +41,20 @@ def time_to_score(curve: Curve, target: float, consecutive: int = CONSECUTIVE) -
     return None
 
 
+def is_unconfirmed(curve: Curve, target: float, seconds: float) -> bool:
+    """Returns whether the next evaluations decide if the score was reached within the first `seconds` of training.
+
+    That is so if the last evaluations are at or above `target`, fewer than `CONSECUTIVE`, and the first of them took
+    place within these seconds.
+    """
+    first = None
+    for point in reversed(curve):
+        if point.score < target:
+            break
+        first = point
+    return first is not None and first.seconds <= seconds and time_to_score(curve, target) is None
+
+
 def best_score(curve: Curve, seconds: float = math.inf) -> float | None:
     """Returns the best score within the first `seconds` of training; None if there was no evaluation."""
     return max((point.score for point in curve if point.seconds <= seconds), default=None)

@@ -54,20 +54,26 @@ def write_preset(result: ScoreResult, arguments: list[str]) -> Path:
 
 
 def preset_key(result: ScoreResult) -> TunedKey:
-    """Returns the recipe, task and algorithm for which the preset of a search is valid."""
+    """Returns the recipe, stage, task and algorithm for which the preset of a search is valid."""
     recipe = result.space.recipe
     config = result.space.config(result.chosen if result.chosen is not None else result.present)
-    return TunedKey(recipe.name, recipe.task_of(config), recipe.algorithm_of(config), recipe.task, "score")
+    stage = "".join(_stage(result))
+    return TunedKey(recipe.name, recipe.task_of(config), recipe.algorithm_of(config), recipe.task, "score", stage)
 
 
-def use(result: ScoreResult, arguments: list[str]) -> str:
-    """Returns the arguments of ``powerband train`` that use the preset.
+def use(result: ScoreResult, arguments: list[str], written_out: bool = False) -> str:
+    """Returns the arguments of ``powerband train`` that use the settings that a search has chosen.
 
     Args:
         result: Result of the search.
         arguments: Command line arguments after the recipe and its stage, without the options of the search.
+        written_out: True writes every setting as an argument instead of naming the preset. A file of settings
+            (``--config``) would override a preset.
     """
-    return shlex.join([result.space.recipe.name, *_stage(result), *arguments, "setup=tuned-score"])
+    settings = ["setup=tuned-score"]
+    if written_out and result.chosen is not None:
+        settings = [f"{name}={value_text(value)}" for name, value in result.space.settings(result.chosen).items()]
+    return shlex.join([result.space.recipe.name, *_stage(result), *arguments, *settings])
 
 
 def _stage(result: ScoreResult) -> list[str]:

@@ -62,16 +62,25 @@ class SharedStudy:
         except ImportError:
             raise ConfigError("objective=score needs the package optuna. Run pip install 'powerband[tune]'.") from None
         self.optuna, self.place, self.machine = optuna, storage or str(folder / "study.db"), machine
-        self._shared, self._lock = bool(storage), None if storage else lock_folder(folder)
+        self._shared, self._lock = bool(storage), lock_folder(folder, machine if storage else "")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        own = zlib.crc32(f"{seed} {machine} {os.getpid()}".encode()) if storage else seed
+        try:
+            self._join(folder, name, rate, seed)
+        except BaseException:
+            self.close()
+            raise
+
+    def _join(self, folder: Path, name: str, rate: float, seed: int) -> None:
+        """Opens or creates the study in the storage, and stores the rate of this machine."""
+        storage = self.place if self._shared else ""
+        own = zlib.crc32(f"{seed} {self.machine} {os.getpid()}".encode()) if storage else seed
         with self._errors(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(
+            warnings.simplefilter("ignore", self.optuna.exceptions.ExperimentalWarning)
+            sampler = self.optuna.samplers.TPESampler(
                 n_startup_trials=START_TRIALS, multivariate=True, group=True, constant_liar=True, seed=own
             )
             self._study = self._opened(storage, folder, name, sampler)
-        attributes, name = self.attributes(), f"rate of {machine}"
+        attributes, name = self.attributes(), f"rate of {self.machine}"
         if "reference_rate" in attributes:
             raise ConfigError(f"{self.place} is a study of an older version. Start a new one with another study_dir.")
         if name not in attributes:
@@ -81,8 +90,7 @@ class SharedStudy:
 
     def close(self) -> None:
         """Lets another process use the folder of the study."""
-        if self._lock is not None:
-            self._lock.close()
+        self._lock.close()
 
     def _opened(self, storage: str, folder: Path, name: str, sampler: Any) -> Any:
         """Opens the study of Optuna, or creates it.

@@ -80,9 +80,10 @@ def preset_header(result: TuningResult, recipe: str, arguments: list[str]) -> di
 
 
 def preset_key(result: TuningResult, recipe: str) -> TunedKey:
-    """Returns the recipe, task and algorithm for which the preset of a search is valid."""
+    """Returns the recipe, stage, task and algorithm for which the preset of a search is valid."""
     definition, config = result.space.recipe, result.space.config
-    return TunedKey(recipe, definition.task_of(config), definition.algorithm_of(config), definition.task)
+    stage = "" if result.stage == definition.default_stage else result.stage
+    return TunedKey(recipe, definition.task_of(config), definition.algorithm_of(config), definition.task, stage=stage)
 
 
 def to_dict(result: TuningResult, header: dict[str, Any]) -> dict[str, Any]:

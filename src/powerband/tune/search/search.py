@@ -53,6 +53,7 @@ class TuningResult:
         seconds: Duration of the search.
         comparison: Scores with the fastest setting and with the present one, if the fastest changes learning and its
             score was measured.
+        stage: Name of the recipe's stage that was measured; "" for its default stage.
     """
 
     space: SearchSpace
@@ -63,6 +64,7 @@ class TuningResult:
     notes: list[str]
     seconds: float
     comparison: ScoreComparison | None = None
+    stage: str = ""
 
     @property
     def gain(self) -> float:
@@ -156,9 +158,8 @@ class Search:
         best = preferred(repeated, baseline)
         ranked = sorted([baseline, *candidates], key=lambda each: -(each.measured or each.predicted))
         self.progress("done", 1.0)
-        return TuningResult(
-            self.space, best, baseline, verified, ranked, self.notes, time.perf_counter() - self.started
-        )
+        seconds = time.perf_counter() - self.started
+        return TuningResult(self.space, best, baseline, verified, ranked, self.notes, seconds, stage=self.stage)
 
     # -- measuring --------------------------------------------------------------------------------------------------
 

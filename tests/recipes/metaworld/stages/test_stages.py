@@ -116,16 +116,16 @@ def test_eval_evaluates_and_records_a_run(finished, tmp_path, capfd):
     assert cli.main(["eval", str(finished / "runs" / "expert-reach"), "episodes=2", "size=64"]) == 0
     folder = finished / "runs" / "expert-reach"
     assert "mean return" in capfd.readouterr().out
-    row = json.loads((folder / "evaluation.json").read_text())[0]
+    row = json.loads((folder / "eval-goals.json").read_text())["rows"][0]
     assert row["task"] == "reach" and row["episodes"] == 2 and Path(row["video"]).stat().st_size > 500
     checkpoint = folder / "checkpoints" / str(max(int(path.name) for path in (folder / "checkpoints").glob("[0-9]*")))
     assert cli.main(["eval", str(checkpoint), "episodes=2", "video=false"]) == 0
-    again = json.loads((checkpoint / "evaluation.json").read_text())[0]
+    again = json.loads((checkpoint / "eval-goals.json").read_text())["rows"][0]
     assert again["return"] == pytest.approx(row["return"], rel=1e-4)  # the newest checkpoint equals the exported policy
     cut_short = tmp_path / "cut_short"
     shutil.copytree(folder, cut_short, ignore=shutil.ignore_patterns("policy"))
     assert cli.main(["eval", str(cut_short), "episodes=2", "video=false"]) == 0
-    assert json.loads((cut_short / "evaluation.json").read_text()) == [again]
+    assert json.loads((cut_short / "eval-goals.json").read_text())["rows"] == [again]
     assert f"evaluating the policy after {int(checkpoint.name):,} env steps" in capfd.readouterr().out
     assert cli.main(["eval", str(finished / "runs" / "represent")]) == 2
 
@@ -141,7 +141,7 @@ def test_eval_separates_the_ten_tasks_and_evaluates_the_baselines(tmp_path):
     assert cli.main(["train", "metaworld", *arguments, f"project={tmp_path}", f"run_dir={folder}"]) == 0
     options = ["episodes=2", "policies=policy,random,scripted", "video=false"]
     assert cli.main(["eval", str(folder), *options]) == 0
-    rows = json.loads((folder / "evaluation.json").read_text())
+    rows = json.loads((folder / "eval-goals.json").read_text())["rows"]
     assert [row["task"] for row in rows] == [*MT10_TASKS] * 3 and all(row["episodes"] == 2 for row in rows)
     assert [row["policy"] for row in rows] == ["expert"] * 10 + ["random"] * 10 + ["scripted"] * 10
     reach = {row["policy"]: row["return"] for row in rows if row["task"] == "reach"}

@@ -15,7 +15,7 @@ from powerband.core.ranks import restarts
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.folders.run_lock import RunLock, sees_lock
 from powerband.core.run.folders.storage import Storage
-from powerband.core.run_folder import find_run, refuse_links, remove_unused_run, run_id
+from powerband.core.run_folder import create_folder, find_run, refuse_links, remove_unused_run, run_id
 
 PATIENCE_S, OTHER_PATIENCE_S = 5.0, 1.0
 """Seconds for which a rank looks for the lock of rank 0 in the same folder, and in another one that its user named."""
@@ -147,9 +147,8 @@ class FolderAgreement:
         mark = f".rank-{self.ranks.gather(os.urandom(8).hex())[0]}-"
 
         def leave_mark() -> None:
-            self.own.created = not folder.exists()
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                self.own.created = create_folder(folder)
                 (folder / f"{mark}{rank}").write_text("")
             except OSError as error:
                 raise ConfigError(

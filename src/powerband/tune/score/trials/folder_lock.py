@@ -10,15 +10,19 @@ from typing import IO
 from powerband.core.errors import ConfigError
 
 
-def lock_folder(folder: Path) -> IO[str]:
+def lock_folder(folder: Path, machine: str = "") -> IO[str]:
     """Locks a study's folder until the returned file is closed, or this process ends.
+
+    Args:
+        folder: The folder.
+        machine: Name of this machine if several machines may work in the folder, each with one search; "" otherwise.
 
     Raises:
         ConfigError: Another process has locked it, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / "study.lock").open("a")
+        file = (folder / f"study{'-' * bool(machine)}{machine}.lock").open("a")
     except OSError as error:
         raise ConfigError(f"The study folder {folder} cannot be written: {error.strerror}. Use another one.") from error
     try:
@@ -26,8 +30,8 @@ def lock_folder(folder: Path) -> IO[str]:
     except BlockingIOError:
         file.close()
         raise ConfigError(
-            f"Another search runs in the study folder {folder}. Wait for its end, or write another study_dir. Several "
-            f"searches can share a study with storage=."
+            f"Another search of this machine runs in the study folder {folder}. Wait for its end, or write another "
+            f"study_dir. Several searches can share a study with storage=, each in a study_dir of its own."
         ) from None
     except OSError:  # a file system without locks
         pass

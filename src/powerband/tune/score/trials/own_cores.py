@@ -6,8 +6,9 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
-from powerband.core.machine.device import cores
+from powerband.core.machine.device import cores, device_names
 
 
 @contextlib.contextmanager
@@ -30,17 +31,22 @@ def core_groups(parallel: int) -> list[set[int]]:
     return [set(own[index * each : (index + 1) * each]) for index in range(parallel)]
 
 
-def check_parallel(parallel: int, threads: int) -> None:
-    """Checks that the machine has cores for several trials (training runs) at the same time.
+def check_parallel(parallel: int, settings: RunConfig) -> None:
+    """Checks that several trials (training runs) at the same time do not slow each other down.
 
     Args:
         parallel: Number of trials at the same time.
-        threads: Threads of each trial; 0 uses all cores.
+        settings: Settings of the run. With threads=0, each trial uses all cores.
 
     Raises:
-        ConfigError: There are not enough cores.
+        ConfigError: There are not enough cores, or the trials would share a GPU.
     """
-    available = cores()
+    if parallel > 1 and (devices := device_names(settings)) != ["cpu"]:
+        raise ConfigError(
+            f"parallel={parallel} does not work on a GPU: all trials would share {', '.join(devices)}, and trials are "
+            f"timed. Write parallel=1, or gpus=none. Searches on other GPUs can join the study with storage=."
+        )
+    available, threads = cores(), settings.threads
     most = max(1, available // (threads or available))
     if parallel > most:
         raise ConfigError(

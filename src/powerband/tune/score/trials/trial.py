@@ -23,7 +23,7 @@ from typing import Any, Literal
 from powerband.core.config.schema import value_text
 from powerband.core.machine.parent_death import signal_at_parent_death
 from powerband.core.ranks.subprocesses import describe_exit, kill_session
-from powerband.tune.score.curve import CurvePoint, time_to_score
+from powerband.tune.score.curve import CurvePoint, is_unconfirmed, time_to_score
 
 Outcome = Literal["reached", "paused", "ended", "stopped", "failed"]
 """reached the score; paused at the limit; ended by itself, because its budget of steps is spent; stopped because the
@@ -110,8 +110,11 @@ def train_command(
 
 
 def resume_command(recipe: str, stage: str, folder: Path) -> list[str]:
-    """Returns the command line arguments of ``powerband`` that continue the paused training run in `folder`."""
-    return ["train", recipe, stage, f"run.resume={folder}"]
+    """Returns the command line arguments of ``powerband`` that continue the paused training run in `folder`.
+
+    The search has written the folder itself, so it trusts the modules that the folder names.
+    """
+    return ["train", recipe, stage, f"run.resume={folder}", "--trust"]
 
 
 def run_trial(
@@ -130,7 +133,8 @@ def run_trial(
         folder: Run folder.
         score: Name of the evaluation result that is compared with the target.
         target: Score at which the run is ended; infinity never ends it early.
-        limit_s: Seconds of training at which the run is paused.
+        limit_s: Seconds of training at which the run is paused, unless its last evaluations reach the target from a
+            time within the limit on: then it trains until they are confirmed or not.
         deadline: Value of ``time.monotonic()`` at which the run is stopped.
         ended: If another thread sets it, the run is stopped.
     """
@@ -139,7 +143,7 @@ def run_trial(
     metrics, message = Metrics(folder / "metrics.jsonl", score), ""
     metrics.read()
     reached = time_to_score(metrics.curve, target) is not None
-    if reached or metrics.seconds >= limit_s:  # a long iteration before the pause has passed this limit, too
+    if reached or is_over(metrics, target, limit_s):  # a long iteration before the pause has passed this limit, too
         return TrialRun("reached" if reached else "paused", metrics.curve, metrics.env_steps, metrics.seconds, 0.0)
     output = folder / "output.txt"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
@@ -160,7 +164,7 @@ def run_trial(
             metrics.read()
             if time_to_score(metrics.curve, target) is not None:
                 outcome = "reached"
-            elif metrics.seconds >= limit_s:
+            elif is_over(metrics, target, limit_s):
                 outcome = "paused"
             elif metrics.missing:
                 outcome, message = "failed", f"the evaluation has no figure {score}, only {metrics.missing}"
@@ -184,6 +188,11 @@ def run_trial(
     if outcome == "ended" and not metrics.curve:
         outcome, message = "failed", "the run ended before its first evaluation; raise env_steps"
     return TrialRun(outcome, metrics.curve, metrics.env_steps, metrics.seconds, time.monotonic() - began, message)
+
+
+def is_over(metrics: Metrics, target: float, limit_s: float) -> bool:
+    """Returns whether a run has passed its limit, and no evaluation within the limit waits to be confirmed."""
+    return metrics.seconds >= limit_s and not is_unconfirmed(metrics.curve, target, limit_s)
 
 
 class Metrics:
