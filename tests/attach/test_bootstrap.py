@@ -153,6 +153,43 @@ def test_a_process_whose_exec_fails_is_measured_further(tmp_path: Path) -> None:
     assert any(line["time_ns"] > end["time_ns"] for line in record.of_kind("times"))
 
 
+FORKING_THREADS = """
+import faulthandler, os, threading
+faulthandler.dump_traceback_later(30, exit=True)
+def fork():
+    for _ in range(50):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+threads = [threading.Thread(target=fork) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_two_threads_may_fork_at_the_same_time(tmp_path: Path) -> None:
+    launched = run(tmp_path, FORKING_THREADS, "-W", "ignore")
+    assert (launched.status, (tmp_path / "out.txt").read_text()) == (0, "")
+    records = launched.records()
+    assert len(records) == 101 and not any(record.of_kind("failure") for record in records)
+
+
+BLOCKED_SIGNAL = """
+import os, signal, time
+time.sleep(0.2)  # the sampler runs
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+os.kill(os.getpid(), signal.SIGUSR1)
+assert signal.sigwait({signal.SIGUSR1}) == signal.SIGUSR1
+"""
+
+
+def test_a_signal_that_the_script_has_blocked_stays_for_the_script(tmp_path: Path) -> None:
+    assert run(tmp_path, BLOCKED_SIGNAL).status == 0
+
+
 def test_a_missing_program_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         launch(["pythn", "train.py"], "profile", tmp_path)

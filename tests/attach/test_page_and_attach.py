@@ -41,6 +41,23 @@ def test_an_attached_script_writes_its_profile_when_it_ends(tmp_path: Path) -> N
     assert "forward, backward, optimiser" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [("", "if os.fork() == 0: os._exit(0)\nos.wait()\nos._exit(3)"), ("atexit.register(lambda: os._exit(3))", "")],
+)
+def test_a_script_that_ends_by_exit_has_its_report_once(first: str, last: str, tmp_path: Path) -> None:
+    sources = str(Path(powerband.__file__).parents[1])
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": sources}
+    (tmp_path / "tmp").mkdir()
+    code = f"import atexit, os, time, powerband\n{first}\npowerband.attach(json='profile.json')\ntime.sleep(1)\n{last}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.count("of start-up") == 1
+    assert json.loads((tmp_path / "profile.json").read_text())["failures"] == []
+    assert not list((tmp_path / "tmp").iterdir())
+
+
 SPAWN = """
 import multiprocessing, os
 import powerband

@@ -76,6 +76,11 @@ def test_the_window_of_an_old_process_has_two_of_its_lines(monkeypatch: pytest.M
     assert "the window has 11 s" in found.notes[0]
 
 
+def test_a_script_with_two_updates_is_not_called_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = run(monkeypatch, [times(1, 1), times(2, 2)], 0.0, 3.0)
+    assert found.notes[0] == "the script ended with fewer than three optimiser steps"
+
+
 def test_a_window_without_two_lines_is_said() -> None:
     lines = [times(1, 5), times(2, 10), times(3, 15)]
     measured = ScriptRun([Record(1, 0, 0, {"rank": "", "argv": []}, lines)], [], 0, 3 * S, 4 * S, 3.0)
@@ -97,6 +102,8 @@ def test_an_empty_variable_switches_the_instrumentation_off(
     assert main(["profile", "--", sys.executable, "-c", code]) == 3
     out, err = capfd.readouterr()
     assert out == "False ''\n" and "POWERBAND_ATTACH is empty" in err
+    assert main(["profile", "--", sys.executable, "-c", "pass"]) == 0
+    assert "POWERBAND_ATTACH is empty" in capfd.readouterr().err
     for words in (["audit", "--"], ["profile", "--try", "--"]):
         assert main([*words, sys.executable, "-c", code]) == 2
         assert "Unset it for powerband" in capfd.readouterr().err

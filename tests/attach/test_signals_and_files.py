@@ -98,8 +98,9 @@ def test_files_that_cannot_be_written_are_refused_before_the_run(
         assert "Name another file with page=FILE.html" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--json=", "page="])
 def test_the_report_is_printed_before_a_file_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import powerband.attach.script_profile as module
 
@@ -107,11 +108,12 @@ def test_the_report_is_printed_before_a_file_that_fails(
         file.mkdir()  # during the run
         return profile(0), 0
 
-    file = tmp_path / "profile.json"
+    file = tmp_path / "profile"
     monkeypatch.setattr(module, "profile_script", run)
-    assert main(["profile", f"--json={file}", "--", "python"]) == 2
+    assert main(["profile", f"{option}{file}", "--", "python"]) == 2
     err = capsys.readouterr().err
     assert err.index("after 0.0 s of start-up") < err.index("cannot be written")
+    assert f"Name another file with {option}FILE." in err
 
 
 def test_attach_removes_its_folder_if_the_file_cannot_be_written(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from powerband.bench.harness import _means, _stop, interleaved, options
-from powerband.bench.knobs import Options
+from powerband.bench.knobs import Options, ScalingOptions
 from powerband.bench.peers import Options as PeerOptions
 from powerband.bench.peers import _train_arguments
 from powerband.bench.plot import save_plot, try_plot
@@ -106,6 +106,10 @@ def test_arguments_are_split_between_benchmark_and_recipe() -> None:
     config, rest = options(Options, arguments, "")
     assert (config.seconds, config.values, config.rounds) == (2.0, ("1", "2"), 4)
     assert rest == ["snakes", "algo=ddpg", "--opponent", "random"]
+    arguments = ["snakes", "--weak", "--values", "1", "2", "4", "algo=ddpg", "--overlap", "--rounds", "2"]
+    scaling, rest = options(ScalingOptions, arguments, "")
+    assert (scaling.weak, scaling.values, scaling.rounds) == (True, ("1", "2", "4"), 2)
+    assert rest == ["snakes", "algo=ddpg", "--overlap"]
 
 
 def test_a_plot_that_cannot_be_written_is_refused(capsys) -> None:

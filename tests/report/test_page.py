@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 import pytest
 
 from powerband.cli import main as cli
+from powerband.core.errors import ConfigError
+from powerband.report import page as page_module
 from powerband.report.chart import Line, line_chart, ticks
+from powerband.report.document import save_page
 from powerband.report.page import tiles
 from powerband.report.run_record import RunRecord, shown_cause
 from powerband.report.sections.curves import downsample, exponential_mean, is_constant, read_metrics
@@ -94,6 +99,21 @@ def test_a_run_without_trace_evaluation_or_processes_has_a_page(sac: Path, tmp_p
     assert (tmp_path / "other.html").exists() and not (run / "report.html").exists()
 
 
+def test_links_to_files_too_large_to_embed_lead_from_the_page_to_the_run(
+    sac: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr(page_module, "EMBEDDED_BYTES", 0)
+    run = shutil.copytree(sac, tmp_path / "run")
+    video, picture = run / "videos" / "game #1?100%.mp4", run / os.fsdecode(b"game-\xff'.png")
+    video.parent.mkdir()
+    for file in (video, picture):
+        file.write_bytes(b"too large")
+    for page in (run / "report.html", tmp_path / "pages" / "other.html"):
+        links = Outline(report_page(str(run), f"to={page}", capsys=capsys)).loaded
+        assert [(page.parent / os.fsdecode(unquote_to_bytes(link))).resolve() for link in links] == [video, picture]
+        assert not any(mark in link for link in links for mark in "#?'")
+
+
 def test_the_tuning_map_of_the_preset_is_shown(sac: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     run = shutil.copytree(sac, tmp_path / "run")
     setups = tmp_path / "powerband" / "setup"
@@ -129,6 +149,13 @@ def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], sac: Pa
     assert cli.main(["report", *(argument.format(run=sac) for argument in arguments)]) == 2
     message = capsys.readouterr().err
     assert message.startswith("powerband: ") and message.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["to=FILE.html", "page=FILE.html", ""])
+def test_a_page_that_cannot_be_written_names_the_option_of_its_command(option: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a directory|Is a directory") as error:
+        save_page(tmp_path, "page", option)
+    assert str(error.value).endswith(f"Name another file with {option}." if option else "correct the permissions.")
 
 
 @pytest.mark.timed

@@ -74,15 +74,17 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
     os.environ |= {TOOL: "profile", FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(paths)}
     os.environ[OWNER] = f"{os.getpid()} {folder}"
     instrumentation: Any = _instrumentation()
-    owner = os.getpid()
+    owner, ended = os.getpid(), False
 
     def end() -> None:
-        if os.getpid() != owner:
+        nonlocal ended
+        if ended or os.getpid() != owner:
             return
+        ended = True
         try:
             result = attached.profile()
             if result is not None and report:
-                print(f"\n{result}", file=sys.stderr)
+                print(f"\n{result}", file=sys.stderr, flush=True)
             if result is not None and json:
                 print_or_write(result.to_dict(), json)
         except ConfigError as error:
@@ -92,6 +94,7 @@ def attach(report: bool = True, json: str = "") -> InProcessProfile:
 
     atexit.register(end)  # before the instrumentation's own function, so it runs after that one
     instrumentation.start()
+    instrumentation.process.before_exit.append(end)  # `os._exit` runs no function of `atexit`
     attached = InProcessProfile(folder, _write())
     return attached
 

@@ -52,7 +52,7 @@ def write_page(profile: ScriptProfile, path: str) -> Path:
     }
     command = f"<code class=command>{html.escape(shlex.join(profile.command))}</code>"
     head = f"<p class=state>{html.escape(diagnosis.cause)}</p>{command}"
-    return save_page(Path(path), document("Profile of a script", head, sections))
+    return save_page(Path(path), document("Profile of a script", head, sections), "page=FILE.html")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.core.config import ResolvedConfig, resolve
+from powerband.core.config.command_line import split_named_options
 from powerband.core.config.resolve import COMMAND_LINE
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import OPENMP_WAIT_VARIABLES, cores, host_facts, keep_freed_memory
@@ -51,15 +52,8 @@ def options(schema: type, arguments: list[str], help_command: str) -> tuple[Any,
     Raises:
         ConfigError: An option has an invalid value.
     """
-    names = {field.name for field in fields(schema)}
-    bench_arguments, recipe_arguments, remaining = [], [], iter(arguments)
-    for argument in remaining:
-        name = argument.lstrip("-").partition("=")[0].replace("-", "_")
-        if name not in names or not (argument.startswith("--") or "=" in argument):
-            recipe_arguments.append(argument)
-            continue
-        bench_arguments.append(argument)
-        bench_arguments += [next(remaining, "")] if "=" not in argument else []
+    names = tuple(field.name for field in fields(schema))
+    bench_arguments, recipe_arguments = split_named_options(arguments, names)
     return resolve(schema, bench_arguments, help_command=help_command).config, recipe_arguments
 
 

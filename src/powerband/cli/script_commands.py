@@ -47,8 +47,10 @@ def profile_script(arguments: list[str]) -> int:
         arguments: Options, ``--``, and the command line of the script.
 
     Returns:
-        Exit status of the script if it has ended by itself, 0 if the profile has ended it.
+        Exit status of the script if it has ended by itself, 0 if the profile has ended it; 1 in place of 0 if nothing
+        was measured, unless the user has switched the instrumentation off.
     """
+    from powerband.attach.processes.launch import switched_off
     from powerband.attach.processes.script_run import ScriptOptions
     from powerband.attach.script_profile import profile_script as run_and_diagnose
 
@@ -68,7 +70,7 @@ def profile_script(arguments: list[str]) -> int:
     result, status = run_and_diagnose(command, options)
     sys.stdout.flush()
     if result is None:
-        return status or 1
+        return status if switched_off() else status or 1
     if target != "-":
         print(f"\n{result}", file=sys.stderr)  # the script's own output stays alone on stdout
     if status:

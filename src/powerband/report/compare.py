@@ -56,7 +56,7 @@ def write_comparison(run_dirs: list[Path], path: Path | None = None) -> tuple[Pa
     names = "-".join(folder.name for folder in folders[1:])
     page = document(" compared with ".join(records), head, sections)
     notes = [record.damage for record in records.values() if record.damage]
-    return save_page(path or folders[0] / f"compare-{names[:80]}.html", page), notes
+    return save_page(path or folders[0] / f"compare-{names[:80]}.html", page, "to=FILE.html"), notes
 
 
 def _names(folders: list[Path]) -> list[str]:

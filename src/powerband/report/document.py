@@ -35,12 +35,13 @@ def document(title: str, head: str, sections: dict[str, str]) -> str:
     )
 
 
-def save_page(path: Path, page: str) -> Path:
+def save_page(path: Path, page: str, option: str = "") -> Path:
     """Writes a page and creates its folder.
 
     Args:
         path: File of the page.
         page: HTML.
+        option: Option of the user that names the file, such as ``to=FILE.html``; "" if the command chooses the name.
 
     Returns:
         `path`.
@@ -52,7 +53,6 @@ def save_page(path: Path, page: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(page, encoding="utf-8", errors="replace")  # names of files may be no UTF-8
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written ({error.strerror}). Name another file with to=FILE.html."
-        ) from error
+        fix = f"Name another file with {option}." if option else "Free some space, or correct the permissions."
+        raise ConfigError(f"{path} cannot be written ({error.strerror}). {fix}") from error
     return path

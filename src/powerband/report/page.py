@@ -6,7 +6,9 @@ import base64
 import html
 import json
 import mimetypes
+import os
 from pathlib import Path
+from urllib.parse import quote
 
 from powerband.core.telemetry.console import duration_text, si_text
 from powerband.report.chart import Line, line_chart
@@ -67,6 +69,7 @@ def write_page(run_dir: Path, path: Path | None = None) -> tuple[Path, list[str]
         ConfigError: `run_dir` is not a run folder, or the page cannot be written.
     """
     record = RunRecord.read(run_dir)
+    path = path or record.dir / "report.html"
     sections = {
         "Learning": learning(record),
         "Evaluation": evaluation(record),
@@ -74,13 +77,13 @@ def write_page(run_dir: Path, path: Path | None = None) -> tuple[Path, list[str]
         "Recorded steps": recorded_steps(record),
         "Utilisation": utilisation(record),
         "Tuning": tuning.section(record),
-        "Videos and images": media(record),
+        "Videos and images": media(record, path.parent),
         "Machine": machine(record),
         "Configuration": configuration(record),
     }
     title = f"{record.facts.get('recipe', 'run')}: {record.name}"
     head = f"<p class=state>{html.escape(record.state)}</p>" + command_of(record) + damage_of(record) + tiles(record)
-    page = save_page(path or record.dir / "report.html", document(title, head, sections))
+    page = save_page(path, document(title, head, sections), "to=FILE.html")
     return page, [record.damage] * bool(record.damage)
 
 
@@ -250,15 +253,19 @@ def utilisation(record: RunRecord) -> str:
     return f"<p class=note>{note}</p><div class=grid>{''.join(charts)}</div>" if any(charts) else ""
 
 
-def media(record: RunRecord) -> str:
+def media(record: RunRecord, folder: Path) -> str:
     """Returns the videos and images of a run as HTML; empty if there are none.
 
     Files are embedded up to a total of 48 MiB. Files that would exceed this total are linked.
+
+    Args:
+        record: The run.
+        folder: Folder of the page, from which the links lead to the files.
     """
     bytes_left, parts = EMBEDDED_BYTES, []
     for path in (*record.videos(), *record.images()):
         size = path.stat().st_size
-        link = html.escape(str(path.relative_to(record.dir)), quote=True)
+        link = quote(os.fsencode(os.path.relpath(path, folder)))  # names of files may be no UTF-8
         embedded = size <= bytes_left
         bytes_left -= size if embedded else 0
         name = html.escape(path.stem) + ("" if embedded else " (linked file: too large to embed)")
@@ -267,7 +274,7 @@ def media(record: RunRecord) -> str:
         tag = (
             f"<video controls loop muted src='{source}'></video>"
             if kind.startswith("video")
-            else f"<img alt='{link}' src='{source}'>"
+            else f"<img alt='{html.escape(path.name)}' src='{source}'>"
         )
         parts.append(f"<figure><figcaption><span>{name}</span></figcaption>{tag}</figure>")
     return f"<div class=media>{''.join(parts)}</div>" if parts else ""

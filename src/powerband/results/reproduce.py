@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,7 +13,12 @@ from typing import Annotated, Any
 
 from powerband.core.config.ranges import MAX_COUNT, FilePath, Range, check_ranges
 from powerband.core.errors import ConfigError
+from powerband.core.regular_files import read_object
+from powerband.core.run_folder import PROCESSES
 from powerband.results.published import Row, row_label
+
+UNFINISHED = re.compile(r"SIG[A-Z0-9]+ |\w+: ")
+"""Start of the reasons for an end that leave a training unfinished: a signal, or an error with its message."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ def reproduce(row: Row, options: ReproduceOptions) -> dict[str, Any]:
     """
     seed = options.seed if options.seed >= 0 else max(row.seeds) + 1
     folder = Path(options.run_dir or f"runs/reproduce-{row.name}-{seed}")
-    if not (folder / "policy").exists():
+    if not _is_trained(folder):
         if (folder / "checkpoints" / "last").exists():
             _powerband("train", row.train[0], f"resume={folder}")
         else:
@@ -73,14 +79,26 @@ def reproduce(row: Row, options: ReproduceOptions) -> dict[str, Any]:
     return {"row": row.name, "seed": seed, "run_dir": str(folder), "figures": figures}
 
 
+def _is_trained(folder: Path) -> bool:
+    """Returns whether the training in a run folder has reached its end. A signal leaves a policy too."""
+    ended = read_object(folder / PROCESSES).get("ended")
+    return (folder / "policy").exists() and isinstance(ended, str) and not UNFINISHED.match(ended)
+
+
 def _powerband(*arguments: str) -> None:
     """Runs one command, whose output goes to this terminal.
 
     Raises:
         ConfigError: The command has failed.
+        KeyboardInterrupt: Ctrl-C has ended both commands, after a training has saved its run.
     """
     command = [sys.executable, "-P", "-m", "powerband", *arguments]
-    status = subprocess.run(command, stdout=sys.stderr).returncode
+    process = subprocess.Popen(command, stdout=sys.stderr)
+    try:
+        status = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # Ctrl-C has reached the command too, which saves its run and ends
+        raise
     if status:
         raise ConfigError(
             f"powerband {arguments[0]} ended with status {status}. Repair what its message names, and repeat the "

@@ -159,6 +159,11 @@ def test_values_differ_and_stay_valid(one: ScriptOption) -> None:
     assert acts_within(one, tried, 100)
 
 
+def test_a_list_with_choices_is_tried_with_lists() -> None:
+    one = option("sensors", ["ray"], choices=["ray", "camera", "speed"])
+    assert values_to_try(one, [], 100) == [["camera"], ["speed"]]
+
+
 def test_both_languages_have_the_same_sentences() -> None:
     assert EVIDENCE["en"].keys() == EVIDENCE["zh"].keys()
 

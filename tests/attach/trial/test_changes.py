@@ -90,6 +90,8 @@ import gymnasium as gym, numpy as np, os, sys
 class Process(gym.Env):
     observation_space = gym.spaces.Box(0, 2**40, (1,), np.float64)
     action_space = gym.spaces.Discrete(2)
+    def __init__(self, size=1):
+        pass
     def reset(self, seed=None, options=None):
         return np.array([float(os.getpid())]), {}
     def step(self, action):
@@ -97,7 +99,7 @@ class Process(gym.Env):
 gym.register("Process-v0", Process)
 own = []
 for envs in (gym.vector.SyncVectorEnv([Process] * 3), gym.vector.AsyncVectorEnv([Process] * 2),
-             gym.make_vec("Process-v0", 2)):
+             gym.make_vec("Process-v0", 2, size=3)):
     own.append(bool((envs.reset()[0] == os.getpid()).all()))
     envs.close()
 assert own == EXPECTED, own

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 from pathlib import Path
 
+import gymnasium
 import pytest
+from torch.utils.data import DataLoader
 
 from powerband.attach.trial.change import variables_of_threads
-from powerband.attach.trial.permanent import of_loader, of_optimizers, of_threads, of_vector_env
+from powerband.attach.trial.permanent import (
+    LOADER_POSITIONS,
+    MODE_POSITION,
+    of_loader,
+    of_optimizers,
+    of_threads,
+    of_vector_env,
+)
 from powerband.attach.trial.source_edit import argument_diff, class_diff, keyword_diff
 
 SOURCE = """import torch
@@ -79,6 +89,34 @@ def test_what_cannot_be_changed_safely_gives_a_sentence(script: Path) -> None:
     assert not passed.diff and passed.sentence == "Construct the DataLoader at train.py:11 with num_workers=4."
     assert of_loader(f"{script}:1", "num_workers", 4).sentence and of_loader("", "num_workers", 4).sentence
     assert keyword_diff(f"{script.parent / 'missing.py'}:1", ["DataLoader"], "num_workers", "4") == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ('make_vec("X", 4, "sync")', 'make_vec("X", 4, "async")'),
+        ('make_vec("X", 4)', 'make_vec("X", 4, vectorization_mode="async")'),
+        ('make_vec("X", 4, "sync", {}, *wrappers)', 'make_vec("X", 4, "async", {}, *wrappers)'),
+        ("make_vec(*arguments)", None),
+        ('make_vec("X", *arguments)', None),
+        ("DataLoader(data, 8, True, None, None, 0, None)", "DataLoader(data, 8, True, None, None, 4, None)"),
+        ("DataLoader(*arguments)", None),
+    ],
+)
+def test_a_positional_argument_is_replaced(call: str, expected: str | None, script: Path) -> None:
+    script.write_text(f"made = {call}\n")
+    where = f"{script}:1"
+    if call.startswith("make_vec"):
+        diff = of_vector_env([{"what": "make_vec", "name": "make_vec", "where": where}], "async").diff
+    else:
+        diff = of_loader(where, "num_workers", 4).diff
+    assert (applied(diff, script) if diff else None) == (expected and [f"made = {expected}"])
+
+
+def test_the_positions_are_those_of_the_signatures() -> None:
+    assert [*inspect.signature(gymnasium.make_vec).parameters][MODE_POSITION] == "vectorization_mode"
+    parameters = [*inspect.signature(DataLoader).parameters]
+    assert all(parameters[position] == name for name, position in LOADER_POSITIONS.items())
 
 
 def test_threads_without_a_call_are_variables() -> None:

@@ -55,6 +55,12 @@ def test_every_section_has_its_figures() -> None:
     assert "pays off after 50 runs" in page["Cost"] and "&lt;nan&gt;" in page["Cost"]
 
 
+def test_a_best_score_that_is_a_text_is_escaped() -> None:
+    study = copy.deepcopy(STUDY)
+    study["settings"][0]["best_score"] = "<b>95</b>"
+    assert "&lt;b&gt;95" in sections(study)["Settings"] and "<b>" not in sections(study)["Settings"]
+
+
 def test_a_search_without_success_has_a_page() -> None:
     study = copy.deepcopy(STUDY) | {"chosen": None, "verification": None, "importances": {}, "pays_off_after": None}
     study["trials"] = study["trials"][2:]

@@ -43,7 +43,10 @@ def values_to_try(option: ScriptOption, alternatives: list[Any], updates: int) -
         return []
     if isinstance(value, bool) or option.type == "bool":
         return [not value]
-    others = [choice for choice in [*option.choices, *alternatives] if choice != value]
+    choices = option.choices
+    if isinstance(value, list):  # the choices are those of one item
+        choices = [choice if isinstance(choice, list) else [choice] for choice in choices]
+    others = [choice for choice in [*choices, *alternatives] if choice != value]
     if others:
         return others[:MOST_VALUES]
     if isinstance(value, int):

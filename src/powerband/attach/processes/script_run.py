@@ -122,7 +122,8 @@ def _measured(script: Launched, options: ScriptOptions) -> ScriptRun:
     if not start:  # the script has ended before its window started
         now = time.perf_counter_ns()
         found = window_start(records, now, float("inf")) or window_start(records, now, options.wait)
-        start = [found or (records[0].began_ns if records else began_ns, "the script ended without an optimiser step")]
+        remark = "the script ended with fewer than three optimiser steps"
+        start = [found or (records[0].began_ns if records else began_ns, remark)]
     start_ns, remark = start[0]
     notes += [remark] if remark else []
     if seconds > options.seconds:

@@ -9,6 +9,11 @@ from powerband.attach.findings import short_path
 from powerband.attach.trial.change import Permanent, variables_of_threads
 from powerband.attach.trial.source_edit import argument_diff, class_diff, keyword_diff
 
+LOADER_POSITIONS = {"num_workers": 5, "pin_memory": 7}
+"""Argument of ``torch.utils.data.DataLoader`` -> its index in a call that passes it without its name."""
+MODE_POSITION = 2
+"""Index of ``vectorization_mode`` in a call of ``gymnasium.make_vec`` that passes it without its name."""
+
 
 def sentence(text: str) -> Permanent:
     """Returns a sentence that says what to change."""
@@ -22,7 +27,7 @@ def of_variables(variables: Mapping[str, str]) -> Permanent:
 
 def of_loader(where: str, name: str, value: int | bool) -> Permanent:
     """Returns the diff of the construction of a loader."""
-    diff = keyword_diff(where, ["DataLoader"], name, repr(value)) if where else ""
+    diff = keyword_diff(where, ["DataLoader"], name, repr(value), LOADER_POSITIONS.get(name)) if where else ""
     place = f" at {short_path(where)}" if where else ""
     return Permanent(diff=diff, sentence="" if diff else f"Construct the DataLoader{place} with {name}={value!r}.")
 
@@ -34,7 +39,7 @@ def of_vector_env(sites: Sequence[Mapping[str, Any]], mode: str) -> Permanent:
     for where in dict.fromkeys(site["where"] for site in sites):
         by_function = any(site["where"] == where and site["name"] == "make_vec" for site in sites)
         diffs.append(
-            keyword_diff(where, ["make_vec"], "vectorization_mode", f'"{mode}"')
+            keyword_diff(where, ["make_vec"], "vectorization_mode", f'"{mode}"', MODE_POSITION)
             if by_function
             else class_diff(where, old, new)
         )

@@ -12,18 +12,24 @@ Edit = tuple[int, int, str]
 """Start and end in the source text in characters, and the new text."""
 
 
-def keyword_diff(where: str, names: Sequence[str], keyword: str, value: str) -> str:
-    """Returns the diff that sets a keyword argument of a call; "" if the call cannot be changed safely.
+def keyword_diff(where: str, names: Sequence[str], keyword: str, value: str, position: int | None = None) -> str:
+    """Returns the diff that sets an argument of a call by its name; "" if the call cannot be changed safely.
 
     Args:
         where: Place of the call as ``path:line``.
         names: Names of the called class or function, without modules.
         keyword: Name of the argument.
         value: Its value as source text.
+        position: Index of the argument in a call that passes it without its name; None if its name is necessary.
     """
     source, call = _call_at(where, names)
     if call is None or any(each.arg is None for each in call.keywords):  # **kwargs may contain it
         return ""
+    if position is not None:
+        if any(isinstance(each, ast.Starred) for each in call.args[: position + 1]):  # *args may contain it
+            return ""
+        if len(call.args) > position:
+            return _diff(where, source, [(*_span(source, call.args[position]), value)])
     for each in call.keywords:
         if each.arg == keyword:
             return _diff(where, source, [(*_span(source, each.value), value)])

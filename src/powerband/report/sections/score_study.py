@@ -133,7 +133,7 @@ def settings_table(study: dict[str, Any]) -> str:
             html.escape(setting_text(each["setting"])),
             text(each["seconds"]),
             f"{sum(time is not None for time in each['times'])} of {len(each['times'])}",
-            text(each.get("best_score")),
+            html.escape(text(each.get("best_score"))),
             number(each["steps_per_s"]),
         ]
         for each in study["settings"][:SHOWN_SETTINGS]

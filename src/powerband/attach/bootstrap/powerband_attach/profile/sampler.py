@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import _thread
 import os
+import signal
 import sys
 import time
 
@@ -73,16 +74,17 @@ class Sampler:
         """Starts the thread."""
         self._wake.acquire()
         self._ended.acquire()
-        self._running = True
-        _thread.start_new_thread(self._run, ())
+        _thread.start_new_thread(self._run, (self._wake, self._ended))
+        self._running = True  # not before: `stop` would wait for ever for a thread that the system has refused
 
     def stop(self) -> None:
         """Stops the thread and waits for its end, for example before a fork."""
         if self._running:
             self._running = False
+            ended = self._ended
             self._wake.release()
-            self._ended.acquire()
-            self._ended.release()
+            ended.acquire()
+            ended.release()
             # The thread still ends. Since Python 3.12, `os.fork` warns if the system lists another one.
             for _ in range(LOOKS):
                 if not os.path.exists(f"/proc/self/task/{self._thread}"):
@@ -125,12 +127,14 @@ class Sampler:
             self._traced = True
             record.write("trace", spans=list(clock.trace))
 
-    def _run(self) -> None:
+    def _run(self, wake: _thread.LockType, ended: _thread.LockType) -> None:
+        """Samples until `wake` is released, then releases `ended`; `restart` may replace the locks meanwhile."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals belong to the threads of the script
         self._thread = _thread.get_native_id()
         searched = asked = looked = time.monotonic()
         modules = 0
         wait_s, used_s = SAMPLE_S, _used_s()
-        while not self._wake.acquire(True, wait_s):
+        while not wake.acquire(True, wait_s):
             now = time.monotonic()
             if now - searched >= self._classes_s(now, new_modules=modules != len(sys.modules)):
                 searched, modules = now, len(sys.modules)
@@ -146,7 +150,7 @@ class Sampler:
             looked = now
             if now - self._written >= (WRITE_S if now - self._began < LATE_S else LATE_WRITE_S):
                 self.write()
-        self._ended.release()
+        ended.release()
 
     def _classes_s(self, now: float, new_modules: bool) -> float:
         """Returns the seconds between two searches for new environment classes."""

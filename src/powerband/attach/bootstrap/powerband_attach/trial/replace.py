@@ -34,4 +34,5 @@ def replace(module: str, path: str, changed: Callable[[Callable[..., Any]], Call
 def bound(fn: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
     """Returns the arguments of a call by name, those of ``**kwargs`` included."""
     arguments = inspect.signature(fn).bind(*args, **kwargs).arguments
-    return {**arguments, **arguments.pop("kwargs", {})}
+    extra = arguments.pop("kwargs", {})
+    return {**arguments, **extra}
