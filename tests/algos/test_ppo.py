@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 
 from powerband.algos.ppo import PPO
 from powerband.algos.settings import PPOConfig
+from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.data.rollout import Rollout, gae
 from powerband.data.types import EnvSpec, TensorSpec
@@ -111,6 +113,36 @@ def test_central_critic_sees_the_state():
     other = {**obs, "state": obs["state"] + 1}
     assert (ours.value(obs) != ours.value(other)).all()
     assert torch.equal(ours.act(obs, None, False)[0], ours.act(other, None, False)[0])
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        (TensorSpec((), torch.int64, (5,)), "consists of categories"),
+        (TensorSpec((8, 8, 3), torch.uint8), r"has the shape \(8, 8, 3\)"),
+        ({"a": TensorSpec((2,))}, "consists of categories or of several entries"),
+    ],
+)
+def test_a_state_that_is_no_vector_is_refused(state, message):
+    spec = EnvSpec({"view": TensorSpec((4,)), "state": state}, TensorSpec((), torch.int64), num_actions=3)
+    with pytest.raises(ConfigError, match=f"state of the observation {message}.*vector.*rename it"):
+        learner(spec, shared_trunk=False)
+    learner(spec, shared_trunk=True)
+
+
+def test_a_state_of_each_agent_is_read():
+    spec = replace(MASKED, obs={**MASKED.obs, "state": TensorSpec((2, 5))})
+    ours = learner(spec, shared_trunk=False)
+    obs = observe(spec, 3)
+    first = {**obs, "state": obs["state"] + torch.tensor([1.0, 0.0]).view(2, 1)}
+    changed = ours.value(first) != ours.value(obs)
+    assert changed[:, 0].all() and not changed[:, 1].any()
+
+
+def test_reserved_names_inside_an_entry_are_features():
+    spec = EnvSpec({"robot": {"state": TensorSpec((4,))}}, DISCRETE.action, num_actions=3)
+    ours = learner(spec)
+    assert ours.act({"robot": {"state": torch.randn(5, 4)}}, None, True)[0].shape == (5,)
 
 
 def test_continuous_actions_are_in_the_units_and_bounds():

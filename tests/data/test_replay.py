@@ -96,7 +96,7 @@ def test_state_round_trip_is_exact():
 
 
 def test_errors_contain_value_limit_and_fix():
-    with pytest.raises(ValueError, match="capacity 3 is below num_envs=4.*Raise off_policy.replay_size"):
+    with pytest.raises(ValueError, match="capacity 3 is below num_envs=4.*on one rank. Raise off_policy.replay_size"):
         Replay(3, 4, "cpu", FIELDS)
     replay = Replay(8, 4, "cpu", FIELDS)
     with pytest.raises(ValueError, match="empty"):

@@ -177,15 +177,36 @@ def test_scaled_rewards_of_batches_are_limited(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "device", "message"),
     [
-        ({"graph_updates": 4}, "graph_updates=4 has no effect on cpu.*Leave it out"),
-        ({"importance_exponent": 1.0}, "importance_exponent=1 has no effect without prioritised replay"),
+        ({"graph_updates": 4}, "cpu", "graph_updates=4 has no effect on cpu.*Leave it out"),
+        ({"graph_updates": 4}, "cuda", "graph_updates=4 has no effect, because at most 3 updates.*graph_updates=3"),
+        ({"importance_exponent": 1.0}, "cpu", "importance_exponent=1 has no effect without prioritised replay"),
     ],
 )
-def test_options_without_effect_are_reported(options, message):
+def test_options_without_effect_are_reported(options, device, message):
     with pytest.warns(UserWarning, match=message):
-        _warn_of_unused(OffPolicyConfig(**options), torch.device("cpu"))
+        _warn_of_unused(OffPolicyConfig(**options), torch.device(device), 3)
+
+
+def test_options_with_an_effect_are_not_reported(recwarn):
+    _warn_of_unused(OffPolicyConfig(graph_updates=4), torch.device("cuda"), 4)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(("num_envs", "settings", "expected"), [(3, {"update_interval": 2}, 4), (2, {}, 2)])
+def test_updates_of_all_intervals_in_a_step_are_due(num_envs, settings, expected, tmp_path, monkeypatch):
+    found: list[int] = []
+    monkeypatch.setattr("powerband.loops.off_policy._warn_of_unused", lambda config, device, due: found.append(due))
+    env = WorkerVecEnv([Recall] * num_envs, num_workers=0)
+    loop = OffPolicyConfig(num_envs=num_envs, global_batch_size=4, learning_starts=4, **settings)
+    train(env, lambda run: DQN(env.spec, DQNConfig(hidden=(8,)), run.context), loop, tmp_path / "run", 12)
+    assert found == [expected]
+
+
+def test_a_replay_smaller_than_a_step_is_refused_with_sizes_over_all_ranks():
+    with pytest.raises(ConfigError, match="replay_size=6 is below off_policy.num_envs=8.*off_policy.replay_size=8 or"):
+        OffPolicyConfig(num_envs=8, replay_size=6, global_batch_size=2).check(2)
 
 
 def test_random_steps_are_refused_for_a_learner_that_stores_probabilities(tmp_path):

@@ -67,6 +67,18 @@ def test_a_recurrent_policy_solves_a_memory_task(gru, tmp_path):
     assert last > 0.9 if gru else abs(last) < 0.3
 
 
+@pytest.mark.parametrize(("rows", "sequences"), [(40, 2), (8, 1)])
+def test_rows_of_a_mini_batch_are_steps_of_whole_sequences(rows, sequences, tmp_path):
+    env = WorkerVecEnv([Recall] * 6, num_workers=0)
+    loop = OnPolicyConfig(num_envs=6, num_steps=16, epochs=1, minibatch_rows=rows)
+    lines = train(env, PPOConfig(hidden=(8,), gru=8), loop, tmp_path / "run", 6 * 16 * 2)
+    assert lines[-1]["grad_steps"] == 2 * 6 / sequences
+    banner = (tmp_path / "run" / "train.log").read_text()
+    assert f"mini-batches of {sequences} sequences = {16 * sequences} rows" in banner
+    setting = loop.batch_size_setting(sequences, 1, sequences=True)
+    assert setting == f"on_policy.minibatch_rows={16 * sequences}", "advice after an allocation that failed"
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_masks_are_obeyed_and_a_central_state_is_supported(shared, tmp_path):
     env = WorkerVecEnv([NumberedSites] * 32, num_workers=0)

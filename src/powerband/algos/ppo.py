@@ -21,7 +21,7 @@ from powerband.core.schedule import UpdateCycle
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.actor_critic import ActorCritic
 from powerband.nets.observations.auxiliary import AuxiliaryLosses
-from powerband.nets.observations.features import action_mask, features, num_features
+from powerband.nets.observations.features import action_mask, feature_leaves, features, num_features, state_width
 
 
 class PPO:
@@ -49,8 +49,8 @@ class PPO:
 
         Raises:
             ConfigError: `config.gru` is set without a shared trunk, `config.expert_coef` is set but the observations
-                contain no expert actions, `config.action_noise` is "pink" for discrete actions, or continuous actions
-                are not one vector per environment or agent.
+                contain no expert actions, `config.action_noise` is "pink" for discrete actions, continuous actions
+                are not one vector per environment or agent, or the state for a central critic is not a vector.
         """
         if config.expert_coef and (encoder is None or not isinstance(spec.obs, dict) or "expert" not in spec.obs):
             raise ConfigError(
@@ -67,15 +67,15 @@ class PPO:
         self.average, self.world_size = context.average, context.world_size
         self.leading = 1 if spec.num_agents is None else 2
         self.actions = PolicyActions("ppo", spec, context.device)
-        has_state = isinstance(spec.obs, dict) and "state" in spec.obs and not config.shared_trunk
-        self.has_state = has_state
+        state_inputs = 0 if config.shared_trunk else state_width(spec.obs, spec.num_agents)
+        self.has_state = has_state = state_inputs > 0
         self.net = ActorCritic(
             num_features(spec.obs, spec.num_agents) if encoder is None else cast(int, encoder.width),
             config.hidden,
             self.actions.outputs,
             config.activation,
             config.shared_trunk,
-            spec.obs["state"].shape[-1] if has_state else 0,
+            state_inputs,
             config.gru,
             config.normalize_obs,
             None if self.actions.discrete else config.log_std,
@@ -302,9 +302,7 @@ class PPO:
         return self.encoder(folded).view(*lead, -1)
 
     def _lead(self, obs: Tree, leading: int | None = None) -> torch.Size:
-        while isinstance(obs, dict):
-            obs = next(leaf for key, leaf in obs.items() if key not in ("state", "action_mask"))
-        return obs.shape[: self.leading if leading is None else leading]
+        return feature_leaves(obs)[0].shape[: self.leading if leading is None else leading]
 
     def _state(self, obs: dict[str, Tree], lead: torch.Size) -> Tensor:
         """Folds ``obs["state"]``, the input of the central critic, to (rows, width).

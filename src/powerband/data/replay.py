@@ -71,8 +71,8 @@ class Replay:
         """
         if capacity < num_envs:
             raise ConfigError(
-                f"The replay capacity {capacity} is below num_envs={num_envs}, the number of transitions per step. "
-                f"Raise off_policy.replay_size to {num_envs} or more, or lower off_policy.num_envs."
+                f"The replay capacity {capacity} is below num_envs={num_envs}, the number of transitions per step; "
+                f"both count on one rank. Raise off_policy.replay_size, or lower off_policy.num_envs."
             )
         self.capacity, self.num_envs, self.device = capacity, num_envs, torch.device(device)
         self.fields = fields

@@ -58,7 +58,7 @@ class OffPolicyConfig:
     graph."""
 
     def check(self, world_size: int) -> None:
-        """Refuses sizes that do not divide by the number of ranks, and a batch larger than the replay buffer.
+        """Refuses sizes that do not divide by the number of ranks, and a replay buffer that is too small.
 
         Args:
             world_size: Number of ranks (processes of the training).
@@ -68,6 +68,12 @@ class OffPolicyConfig:
         """
         per_rank("off_policy.num_envs", self.num_envs, world_size)
         capacity = per_rank("off_policy.replay_size", self.replay_size, world_size)
+        if self.replay_size < self.num_envs:
+            raise ConfigError(
+                f"off_policy.replay_size={self.replay_size} is below off_policy.num_envs={self.num_envs}, the number "
+                f"of transitions per step; both count over all ranks. Write off_policy.replay_size={self.num_envs} or "
+                f"more, or fewer environments."
+            )
         batch = self.batch_size_per_rank or per_rank("off_policy.global_batch_size", self.global_batch_size, world_size)
         if batch > capacity:
             option = "batch_size_per_rank" if self.batch_size_per_rank else "global_batch_size"
@@ -167,20 +173,24 @@ class OnPolicyConfig:
         """Number of rows in one call of `act` if a single rank (process) trains: all environments."""
         return self.num_envs
 
-    def split(self, rows: int, world_size: int) -> tuple[int, int]:
+    def split(self, rows: int, world_size: int, sequences: bool = False) -> tuple[int, int]:
         """Returns (number, rows) of the mini-batches of one pass over the rollout of one rank.
 
-        With `minibatch_rows`, the last mini-batch may have fewer rows.
+        With `minibatch_rows`, the last mini-batch may have fewer rows. A mini-batch of sequences, which are not split,
+        has as many of them as fit into `minibatch_rows`, but at least one.
 
         Args:
             rows: Rows of the rollout on this rank, or sequences of a recurrent policy.
             world_size: Number of ranks.
+            sequences: True if `rows` and the result count sequences, the complete rollouts of single environments.
 
         Raises:
             ConfigError: Mini-batches of equal size do not divide the rollout.
         """
         if self.minibatch_rows:
             size = self.minibatch_rows // world_size
+            if sequences:
+                size = max(1, size // self.num_steps)
             return -(-rows // size), size
         if rows % self.minibatches:
             raise ConfigError(
@@ -198,6 +208,7 @@ class OnPolicyConfig:
             sequences: True if `rows` counts sequences, which are the complete rollouts of single environments.
         """
         if self.minibatch_rows:
+            rows *= self.num_steps if sequences else 1
             return f"on_policy.minibatch_rows={rows * world_size}" + (
                 f" ({rows} on each rank)" if world_size > 1 else ""
             )

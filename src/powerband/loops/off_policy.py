@@ -83,7 +83,9 @@ def off_policy(
             stacklevel=2,
         )
         overlap = False
-    _warn_of_unused(config, run.device)
+    schedule = config.schedule()
+    most_due = -(-env.num_envs * world // schedule.update_interval) * schedule.updates_per_interval
+    _warn_of_unused(config, run.device, most_due)
 
     scheduled = config.anneal_from < 1 or config.lr_warmup_updates > 0
     initial_lr = float(learner.lr) if scheduled else 0.0
@@ -122,7 +124,6 @@ def off_policy(
         lambda: Replay(env.num_envs, env.num_envs, "cpu", fields).rows[0].nbytes,
     )
     statistics = learner if isinstance(learner, StatisticsLearner) else None
-    schedule = config.schedule()
     tracker = EpisodeTracker(env.num_envs, env.spec.num_agents, env.device)
     position = LoopState(obs, carry)
 
@@ -214,8 +215,17 @@ def off_policy(
     run.finish()
 
 
-def _warn_of_unused(config: OffPolicyConfig, device: torch.device) -> None:
-    """Warns of options that have no effect with the others or on this device."""
+def _warn_of_unused(config: OffPolicyConfig, device: torch.device, most_due: int) -> None:
+    """Warns of options that have no effect with the others or on this device.
+
+    `most_due` is the largest number of updates that one iteration of the loop makes.
+    """
+    if config.graph_updates > most_due and device.type == "cuda":
+        warnings.warn(
+            f"off_policy.graph_updates={config.graph_updates} has no effect, because at most {most_due} updates become "
+            f"due per step of all environments. Write off_policy.graph_updates={most_due} or less; 0 uses no graph.",
+            stacklevel=3,
+        )
     if config.graph_updates and device.type != "cuda":
         warnings.warn(
             f"off_policy.graph_updates={config.graph_updates} has no effect on {device}, because only CUDA has graphs. "

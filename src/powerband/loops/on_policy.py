@@ -65,7 +65,7 @@ def on_policy(
         critic = cast(ValueLearner, learner)  # a learner without values comes with its own `returns`
         returns = GaeReturns(run, critic, config.gamma, config.gae_lambda, config.normalize_advantage)
     rows = (1 if recurrent else config.num_steps) * env.num_envs * returns.rows_per_step
-    count, size = config.split(rows, world)
+    count, size = config.split(rows, world, recurrent)
     shuffle = run.noise("shuffle", rows)
     whole_epochs = isinstance(learner, EpochLearner) and not recurrent and learner.updates_epochs(size)
     scheduled = learner if isinstance(learner, ScheduledLearner) else None
@@ -74,11 +74,12 @@ def on_policy(
     register_episodes(run, env, tracker, position)
     scale = _reward_scale(run, env, config)
     samples = config.num_steps * env.num_envs * world
+    each = f"{size * world} sequences = {size * world * config.num_steps} rows" if recurrent else f"{size * world} rows"
     resumed = run.begin(
         {
             "environments": f"{env.num_envs * world} over {world} rank(s) = {env.num_envs} each",
             "rollout": f"{config.num_steps} steps x {env.num_envs * world} = {samples} samples over all ranks, "
-            f"{config.epochs} epochs of {count} mini-batches of {size * world} {'sequences' if recurrent else 'rows'}",
+            f"{config.epochs} epochs of {count} mini-batches of {each}",
             "annealing": "learning rate falls linearly to 0" if config.anneal_lr else "none",
         },
         hooks,

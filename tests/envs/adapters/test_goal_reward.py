@@ -32,6 +32,10 @@ def test_an_answer_for_all_goals_together_is_no_end():
         (lambda: gymnasium.make("CartPole-v1"), "without achieved_goal and desired_goal.*hindsight=0"),
         (registered.ReachOne, "compute_reward is not vectorised"),
         (lambda: gymnasium.wrappers.FrameStackObservation(registered.Reach(), 2), "compute_reward"),
+        (
+            lambda: gymnasium.wrappers.TransformReward(registered.Reach(), lambda reward: 2 * reward),
+            "a step had the reward -2, but compute_reward returns -1.*Leave out the wrapper.*hindsight=0",
+        ),
     ],
 )
 def test_environments_without_such_a_function_are_refused(make, message):

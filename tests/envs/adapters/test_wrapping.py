@@ -112,9 +112,36 @@ def test_masks_are_not_stacked():
     assert obs["action_mask"].tolist() == [0, 1, 1, 1, 1] and obs["obs"].shape == (3, 1)
 
 
-def test_repeated_actions_of_agents_are_refused():
-    with pytest.raises(ConfigError, match="wrap.action_repeat=2 does not suit.*Write wrap.action_repeat=1"):
-        Wrapping(action_repeat=2).apply(ParallelAgents(Pair()))
+@pytest.mark.parametrize("option", ["action_repeat", "frame_stack"])
+def test_repeated_actions_and_stacked_frames_of_agents_are_refused(option: str):
+    with pytest.raises(ConfigError, match=f"wrap.{option}=2 does not suit.*Write wrap.{option}=1"):
+        Wrapping(**{option: 2}).apply(ParallelAgents(Pair()))
+
+
+@pytest.mark.parametrize(
+    ("settings", "fix"), [({"sticky_actions": 0.25}, "sticky_actions=0"), ({"action_repeat": 2}, "action_repeat=1")]
+)
+def test_repeated_actions_under_masks_are_refused(settings: dict, fix: str):
+    with pytest.raises(ConfigError, match=f"actions that the newest mask excludes. Write wrap.{fix}"):
+        Wrapping(**settings, action_mask=True).apply(Masked())
+    own_mask = Wrapping(action_mask=True).apply(Masked())  # a mask that the environment itself observes
+    with pytest.raises(ConfigError, match=f"Write wrap.{fix}"):
+        Wrapping(**settings).apply(own_mask)
+
+
+def test_sticky_actions_of_agents_follow_the_seed():
+    env = Wrapping(sticky_actions=0.5).apply(ParallelAgents(Pair()))
+
+    def executed() -> list[list[float]]:
+        rows = []
+        for seed in range(20):
+            env.reset(seed=seed)
+            env.step(np.array([1, 1]))
+            rows.append(env.step(np.array([2, 2]))[1].tolist())
+        return rows
+
+    first = executed()
+    assert executed() == first and [1.0, 1.0] in first and [2.0, 2.0] in first
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import MultiDiscrete
+from gymnasium.spaces import Box, MultiDiscrete
 
 from contract.contract import assert_same, play
 from contract.fakes import Sites
@@ -93,6 +93,24 @@ def test_actions_are_clipped_to_the_bounds_and_their_shape_is_checked() -> None:
     assert env.step(torch.tensor([[9.0], [-1.5]])).reward.tolist() == [2.0, -1.5]
     with pytest.raises(ValueError, match=r"action has shape \(2,\), but these environments need \(2, 1\)"):
         env.send(torch.zeros(2))
+
+
+class Narrow(Counting):
+    """Its float64 bounds are smaller than the nearest float32 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = Box(-0.1, 0.1, (1,), np.float64)
+
+    def step(self, action: np.ndarray) -> tuple:
+        assert self.action_space.contains(action), f"{action.dtype} {action[0]:.12f}"
+        return super().step(action)
+
+
+def test_actions_are_within_float64_bounds() -> None:
+    env = WorkerVecEnv([Narrow] * 2, num_workers=0)
+    env.reset(0)
+    assert env.step(torch.tensor([[9.0], [-9.0]])).reward.tolist() == pytest.approx([0.1, -0.1])
 
 
 def test_seed_of_an_episode_is_a_fixed_function() -> None:

@@ -42,6 +42,20 @@ def test_plain_vectors_need_no_encoder():
     assert needs_encoder({"a": TensorSpec((3,)), "b": TensorSpec((), torch.int64, (4,))})
 
 
+@pytest.mark.parametrize(
+    ("spec", "needed"),
+    [
+        (TensorSpec((8, 9), BYTES), False),
+        (TensorSpec((2, 4, 4)), False),
+        (TensorSpec((3, 36, 36), BYTES), True),
+        (TensorSpec((3, 4, 36, 36, 3), BYTES), True),
+    ],
+)
+def test_the_agent_axis_is_no_axis_of_an_image(spec, needed):
+    agents = spec.shape[0]
+    assert needs_encoder(spec, agents) == needed == bool(ObsEncoder(spec, agents).layouts)
+
+
 def test_the_same_image_gives_the_same_features_in_both_layouts():
     last, first = (ObsEncoder(TensorSpec(shape, BYTES, high=255.0)) for shape in ((40, 44, 3), (3, 40, 44)))
     first.load_state_dict(last.state_dict())

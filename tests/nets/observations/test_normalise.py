@@ -27,6 +27,14 @@ def test_two_ranks_equal_one():
     torch.testing.assert_close(one.state_dict(), joint.state_dict())
 
 
+def test_more_rows_than_float32_counts_are_counted():
+    norm = RunningNorm(1)
+    norm.load_state_dict({"mean": torch.zeros(1), "var": torch.ones(1), "count": torch.tensor(2.0**24)})  # float32
+    for _ in range(3):
+        norm.update_statistics(torch.zeros(1, 1))
+    assert norm.count.item() == 2**24 + 3
+
+
 def test_the_deviation_around_a_large_mean_is_measured():
     torch.manual_seed(0)
     norm, rows = RunningNorm(1), torch.randn(10_000, 1) + 20_000

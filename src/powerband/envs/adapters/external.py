@@ -123,7 +123,7 @@ class ExternalVecEnv:
         if self.spec.low is not None:
             action = torch.clamp(action, self.spec.low, self.spec.high)
         spaces = self.source.spaces
-        self.source.send((action.numpy() + spaces.action.start).astype(spaces.action_dtype))
+        self.source.send(spaces.in_own_type(action.numpy() + spaces.action.start))
 
     def recv(self) -> Step:
         """Waits for the step of all environments and returns its result."""

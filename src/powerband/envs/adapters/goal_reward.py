@@ -22,11 +22,11 @@ class EnvGoalReward:
     answers; otherwise they keep their ends.
 
     Args:
-        env: Wrapped environment, as in training. It is reset a few times, and stays open.
+        env: Wrapped environment, as in training. It is reset a few times and makes one step, and stays open.
 
     Raises:
         ConfigError: The observations have no goals, or the environment has no such function, or the function does not
-            accept several goals at once.
+            accept several goals at once, or a step has another reward than the function computes.
     """
 
     def __init__(self, env: Any) -> None:
@@ -58,6 +58,22 @@ class EnvGoalReward:
             )
         if np.asarray(ends).shape != (ROWS,):
             self._terminated = None
+        self._check_step(env)
+
+    def _check_step(self, env: Any) -> None:
+        """Refuses an environment whose steps have other rewards than its function, for example those of a wrapper."""
+        obs, _ = env.reset(seed=0)
+        mask = obs.get("action_mask")
+        env.action_space.seed(0)
+        obs, reward, *_ = env.step(env.action_space.sample(None if mask is None else np.asarray(mask, np.int8)))
+        computed = float(self._reward(*(obs[name] for name in GOALS), {}))
+        if not np.isclose(float(reward), computed, rtol=1e-4, atol=1e-6):
+            raise ConfigError(
+                f"off_policy.hindsight does not suit {env}: a step had the reward {float(reward):g}, but "
+                f"compute_reward returns {computed:g} for its goals, so that a batch would mix two kinds of rewards. "
+                f"Leave out the wrapper that changes the reward, or change compute_reward with it, or write "
+                f"off_policy.hindsight=0."
+            )
 
     def __call__(self, achieved: Tensor, desired: Tensor) -> tuple[Tensor, Tensor | None]:
         """Computes rewards (B,) and ends (B,), None without ``compute_terminated``, of goals (B, ...)."""

@@ -69,6 +69,7 @@ class ParallelAgents(gymnasium.Env):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Starts an episode. Returns the observations of all agents (A, ...), and an empty info."""
+        super().reset(seed=seed)  # wrappers such as sticky actions draw from the generator of this environment
         obs, _ = self.env.reset(seed=seed, options=options)
         self._left = dict.fromkeys(self.agents, False)
         return self._stacked(obs), {}

@@ -52,12 +52,13 @@ class Wrapping:
 
         from powerband.envs.workers.spaces import steps_per_action  # imports NumPy, and this file serves the help
 
+        has_agents = getattr(getattr(env, "unwrapped", env), "num_agents", None) is not None
         if self.atari:
             env = _wrapped("wrap.atari", wrappers.AtariPreprocessing, env, screen_size=ATARI_SCREEN)
         if self.sticky_actions:
             env = wrappers.StickyAction(env, self.sticky_actions)
         if self.action_repeat > 1:
-            if getattr(env.unwrapped, "num_agents", None) is not None:
+            if has_agents:
                 raise ConfigError(
                     f"wrap.action_repeat={self.action_repeat} does not suit {env}, whose agents have a reward each: it "
                     f"supports one reward per step. Write wrap.action_repeat=1."
@@ -75,12 +76,36 @@ class Wrapping:
             env = _wrapped("wrap.time_aware", wrappers.TimeAwareObservation, env, **settings)
             env.max_timesteps = -(-env.max_timesteps // steps_per_action(env))  # it counts actions, the limit steps
         if self.frame_stack > 1:
+            if has_agents:
+                raise ConfigError(
+                    f"wrap.frame_stack={self.frame_stack} does not suit {env}, whose observations begin with an agent "
+                    f"axis: stacked frames would take its place. Write wrap.frame_stack=1, and stack the frames of "
+                    f"each agent inside the environment, for PettingZoo with frame_stack_v1 of the package supersuit."
+                )
             env = _wrapped("wrap.frame_stack", wrappers.FrameStackObservation, env, self.frame_stack)
         if self.action_mask:
             from powerband.envs.adapters.action_mask import ActionMask
 
             env = ActionMask(env)
+        self._check_masks(env)
         return env
+
+    def _check_masks(self, env: Any) -> None:
+        """Refuses repeated actions in an environment with action masks, because a new mask may exclude them.
+
+        Raises:
+            ConfigError: `sticky_actions` or `action_repeat` is set, and the observations contain a mask.
+        """
+        from gymnasium.spaces import Dict
+
+        if not isinstance(env.observation_space, Dict) or "action_mask" not in env.observation_space.spaces:
+            return
+        for name, value, off in (("sticky_actions", self.sticky_actions, 0), ("action_repeat", self.action_repeat, 1)):
+            if value > off:
+                raise ConfigError(
+                    f"wrap.{name}={value:g} does not suit {env}, whose action masks change with each step: it would "
+                    f"repeat actions that the newest mask excludes. Write wrap.{name}={off}, or train without masks."
+                )
 
 
 def _wrapped(option: str, wrapper: Any, env: Any, *arguments: Any, **settings: Any) -> Any:

@@ -287,7 +287,7 @@ class EnvGroup:
         """Converts stored actions to the values and the type that the environments expect."""
         if self.discrete:
             return (actions + self.spaces.action.start).tolist()
-        return list(actions.astype(self.spaces.action_dtype))
+        return list(self.spaces.in_own_type(actions))
 
     def _replay_row(self, row: int, logged: bool) -> None:
         self.resumed[row] = logged and self._repeat(row)

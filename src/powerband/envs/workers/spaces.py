@@ -110,6 +110,17 @@ class Spaces:
         """Lists (keys, leaf) of each array of an observation; keys are from the outermost to the innermost."""
         return list(_paths(self.obs, ()))
 
+    def in_own_type(self, actions: np.ndarray) -> np.ndarray:
+        """Converts actions (N, ...) to the type that the environments expect, and clips float64 actions to the bounds.
+
+        Before, actions are within bounds that float32 has rounded, perhaps to values beyond those of a float64 space.
+        """
+        actions = actions.astype(self.action_dtype)
+        if self.low is None or self.high is None or self.action_dtype != "float64":
+            return actions
+        low, high = (np.array(bound).reshape(self.action.shape) for bound in (self.low, self.high))
+        return np.clip(actions, low, high)
+
 
 def steps_per_action(env: Any) -> int:
     """Returns how many steps its time limit counts per action, because wrappers outside of the limit repeat actions."""

@@ -65,9 +65,15 @@ def image_layout(spec: TensorSpec) -> ImageLayout | None:
     return ImageLayout(frames * last, first, middle, (0, 3, 1, 2), (frames, first, middle, last))
 
 
-def needs_encoder(obs: Tree) -> bool:
-    """Returns whether observations contain images or categories; `obs` is the tree of their specs."""
-    return any(spec.categories or image_layout(spec) for path, spec in tree_paths(obs) if _is_read(path))
+def needs_encoder(obs: Tree, num_agents: int | None = None) -> bool:
+    """Returns whether observations contain images or categories.
+
+    Args:
+        obs: Specs of the observations of one environment.
+        num_agents: Length of the agent axis that leads each entry; None without this axis.
+    """
+    specs = [_of_one_agent(spec, num_agents) for path, spec in tree_paths(obs) if _is_read(path)]
+    return any(spec.categories or image_layout(spec) for spec in specs)
 
 
 class ObsEncoder(nn.Module):
@@ -97,8 +103,7 @@ class ObsEncoder(nn.Module):
         for path, spec in tree_paths(obs):
             if not _is_read(path):
                 continue
-            if num_agents is not None:
-                spec = TensorSpec(spec.shape[1:], spec.dtype, spec.categories[: math.prod(spec.shape[1:])], spec.high)
+            spec = _of_one_agent(spec, num_agents)
             self.scales[path] = 1.0 / spec.high if spec.high else 1.0
             layout = image_layout(spec)
             if layout is not None and image_net != "flat":
@@ -219,6 +224,13 @@ def image_network(channels: int, height: int, width: int, kind: ImageNet) -> Ima
 def _is_read(path: str) -> bool:
     """Returns whether the actor reads the entry at `path`."""
     return path.split("/")[0] not in RESERVED
+
+
+def _of_one_agent(spec: TensorSpec, num_agents: int | None) -> TensorSpec:
+    """Returns `spec` without the agent axis that leads its shape; `spec` itself if `num_agents` is None."""
+    if num_agents is None:
+        return spec
+    return TensorSpec(spec.shape[1:], spec.dtype, spec.categories[: math.prod(spec.shape[1:])], spec.high)
 
 
 def _module_name(path: str) -> str:

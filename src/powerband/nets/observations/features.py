@@ -47,6 +47,30 @@ def action_mask(obs: Tree) -> Tensor | None:
     return obs["action_mask"].bool() if isinstance(obs, dict) and "action_mask" in obs else None
 
 
+def state_width(obs: Tree, num_agents: int | None) -> int:
+    """Returns the width of the entry ``state``, which a central critic reads; 0 if observations have no such entry.
+
+    Args:
+        obs: `TensorSpec` or nested dict of them, the specs of the observations without the environment axis.
+        num_agents: Length of the agent axis, which the entry may have or not; None without this axis.
+
+    Raises:
+        ConfigError: The entry is not a vector of numbers.
+    """
+    if not isinstance(obs, dict) or "state" not in obs:
+        return 0
+    spec = obs["state"]
+    numbers = not isinstance(spec, dict) and not spec.categories
+    if numbers and (len(spec.shape) == 1 or spec.shape[:-1] == (num_agents,)):
+        return spec.shape[-1]
+    found = f"has the shape {spec.shape}" if numbers else "consists of categories or of several entries"
+    shapes = "(width,)" if num_agents is None else f"(width,) or ({num_agents}, width)"
+    raise ConfigError(
+        f"The entry state of the observation {found}, but a central critic reads a vector of numbers, of the shape "
+        f"{shapes}. Convert it to such a vector, or rename it so that the policy reads it."
+    )
+
+
 def num_features(obs: Tree, num_agents: int | None) -> int:
     """Returns the number of features per row that `features` computes from observations.
 

@@ -28,7 +28,8 @@ class RunningNorm(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("var", torch.ones(width))
-        self.register_buffer("count", torch.zeros(()))
+        # float32 would stay at 2^24 rows. A float32 count of an old checkpoint is converted when it is loaded.
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
         self.clip = clip
 
     @torch.no_grad()
@@ -50,11 +51,11 @@ class RunningNorm(nn.Module):
         if average is not None:
             average(var)
         added = float(rows.shape[0] * world_size)
-        total = self.count + added
+        before, total = self.count.float(), (self.count + added).float()
         shift = mean - self.mean
-        self.var.copy_((self.var * self.count + var * added + shift * shift * (self.count * added / total)) / total)
+        self.var.copy_((self.var * before + var * added + shift * shift * (before * added / total)) / total)
         self.mean.add_(shift * (added / total))
-        self.count.copy_(total)
+        self.count.add_(added)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalises features (..., width) and clips them to -clip..clip."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from powerband.algos.settings import PPOConfig
+from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.core.recipe import load_object
 from powerband.data.types import EnvSpec, Learner
@@ -21,9 +23,21 @@ def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> Learner
         config: Configuration of the run.
         spec: Observations and actions of the environment.
         context: Device, precision and random streams of the rank.
+
+    Raises:
+        ConfigError: The algorithm does not support the spaces or the settings.
     """
-    encoder = ObsEncoder(spec.obs, spec.num_agents, config.image_net) if needs_encoder(spec.obs) else None
-    return load_object(ALGORITHMS[config.algo].learner)(spec, getattr(config, config.algo), context, encoder)
+    settings = getattr(config, config.algo)
+    central = isinstance(settings, PPOConfig) and not settings.shared_trunk
+    if isinstance(spec.obs, dict) and "state" in spec.obs and not central:
+        raise ConfigError(
+            f"The observation of env_id={config.env_id} has an entry named state, which only a central critic reads, "
+            f"but algo={config.algo}{' with ppo.shared_trunk=true' if config.algo == 'ppo' else ''} has none. Rename "
+            f"the entry so that the policy reads it, or write algo=ppo ppo.shared_trunk=false."
+        )
+    images = needs_encoder(spec.obs, spec.num_agents)
+    encoder = ObsEncoder(spec.obs, spec.num_agents, config.image_net) if images else None
+    return load_object(ALGORITHMS[config.algo].learner)(spec, settings, context, encoder)
 
 
 def build_learner(config: Config, context: RankContext) -> tuple[Learner, EnvSpec, Any]:
