@@ -91,6 +91,9 @@ def test_factors_are_applied() -> None:
     annealed = space_of([*CASES["ppo"], "anneal_lr=true"])
     assert annealed.settings({"annealing": 1}) == {"on_policy.anneal_lr": False}
     assert ppo.settings({"learning_rate": 0.5}) == {"ppo.lr": 1.5e-4}
+    assert space.settings({"action_noise": 1}) == {"sac.action_noise": "pink"} and "action_noise" not in ppo.dimensions
+    pink = space_of([*CASES["sac"], "sac.action_noise=pink"])
+    assert pink.settings({"action_noise": 1}) == {"sac.action_noise": "white"}
     few = space_of(["gym", "off_policy.num_envs=1"])
     assert few.dimensions["num_envs"][1:] == (0, 2)
 

@@ -14,6 +14,7 @@ import pytest
 from optuna.storages import InMemoryStorage
 
 from powerband.cli.catalogue import configure
+from powerband.core.config import RunConfig
 from powerband.core.errors import ConfigError
 from powerband.tune.score import preset, search, study, verification
 from powerband.tune.score.curve import CurvePoint
@@ -120,7 +121,7 @@ def test_promoted_trials_continue_from_their_checkpoint(found) -> None:
     world = SimulatedTraining()
     result = found(world)
     resumed = [command for command in world.commands if any(word.startswith("run.resume=") for word in command)]
-    assert resumed and all(len(command) == 4 for command in resumed)
+    assert resumed and all(command[4:] == ["--trust"] for command in resumed)
     assert len({each.folder for each in result.records}) < len(result.records)
 
 
@@ -190,13 +191,18 @@ def test_the_faster_layout_is_tried_right_after_the_present_settings(found) -> N
     assert result.records[0].params["layout"] == "present" and result.records[1].params["layout"] == "faster"
 
 
-def test_parallel_trials_need_their_own_cores(monkeypatch) -> None:
+def test_parallel_trials_need_their_own_cores_and_no_gpu(monkeypatch) -> None:
     monkeypatch.setattr(own_cores, "cores", lambda: 4)
-    check_parallel(4, 1)
-    check_parallel(1, 0)
+    check_parallel(4, RunConfig(gpus="none", threads=1))
+    check_parallel(1, RunConfig(gpus="none", threads=0))
     for parallel, threads in ((5, 1), (2, 0), (3, 2)):
         with pytest.raises(ConfigError, match=f"parallel={parallel} is above"):
-            check_parallel(parallel, threads)
+            check_parallel(parallel, RunConfig(gpus="none", threads=threads))
+    with monkeypatch.context() as gpu:
+        gpu.setattr(own_cores, "device_names", lambda _: ["cuda:0"])
+        check_parallel(1, RunConfig(threads=1))
+        with pytest.raises(ConfigError, match="parallel=2 does not work on a GPU: all trials would share cuda:0"):
+            check_parallel(2, RunConfig(threads=1))
     monkeypatch.setattr(own_cores.os, "sched_getaffinity", lambda _: {0, 1, 2, 5})
     assert core_groups(2) == [{0, 1}, {2, 5}]
 
@@ -310,17 +316,30 @@ def test_a_study_keeps_the_layout_and_the_rate_of_a_machine(tmp_path: Path) -> N
     shared = str(tmp_path / "journal.log")
     first = SharedStudy(shared, tmp_path, "a", 100.0, "one")
     assert layout_of_study(first, lambda: {"run.threads": 2}) == {"run.threads": 2}
-    again, other = SharedStudy(shared, tmp_path, "a", 90.0, "one"), SharedStudy(shared, tmp_path, "a", 50.0, "two")
+    again = SharedStudy(shared, tmp_path / "again", "a", 90.0, "one")
+    other = SharedStudy(shared, tmp_path, "a", 50.0, "two")
     assert (again.rate, other.rate) == (100.0, 50.0)
     assert layout_of_study(again, dict) == {"run.threads": 2} and layout_of_study(other, dict) == {}
 
 
 def test_one_search_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
     first = SharedStudy("", tmp_path, "a", 1.0, "one")
-    with pytest.raises(ConfigError, match="Another search runs in the study folder"):
+    with pytest.raises(ConfigError, match="Another search of this machine runs in the study folder"):
         SharedStudy("", tmp_path, "a", 1.0, "one")
     first.close()
     SharedStudy("", tmp_path, "a", 1.0, "one").close()
+
+
+def test_one_search_of_a_machine_works_in_a_folder_also_with_a_shared_storage(tmp_path: Path) -> None:
+    """Two searches would continue the same paused trials, and delete each other's checkpoints."""
+    storage = str(tmp_path / "journal.log")
+    first = SharedStudy(storage, tmp_path / "study", "a", 1.0, "one")
+    with pytest.raises(ConfigError, match="Another search of this machine runs in the study folder"):
+        SharedStudy(storage, tmp_path / "study", "a", 1.0, "one")
+    SharedStudy(storage, tmp_path / "study", "a", 1.0, "two").close()
+    SharedStudy(storage, tmp_path / "other", "a", 1.0, "one").close()
+    first.close()
+    SharedStudy(storage, tmp_path / "study", "a", 1.0, "one").close()
 
 
 def test_a_search_continues_trials_of_its_own_folder_alone(trials, tmp_path: Path) -> None:

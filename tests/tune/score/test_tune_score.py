@@ -16,7 +16,6 @@ from sqlalchemy.exc import IntegrityError
 from powerband.cli import main as cli
 from powerband.cli import tune_command
 from powerband.cli.catalogue import configure, load
-from powerband.core.config import RunConfig
 from powerband.core.config.presets import user_presets
 from powerband.core.errors import ConfigError, Interrupted, exit_on_signal
 from powerband.tune.measure import in_subprocesses
@@ -24,8 +23,6 @@ from powerband.tune.measure.in_process import Measurement
 from powerband.tune.score import preset as presets
 from powerband.tune.score import study
 from powerband.tune.score.study import SharedStudy
-from powerband.tune.score.trials import own_cores
-from powerband.tune.score.trials.own_cores import check_parallel
 
 SMALL = ["env_id=CartPole-v1", "algo=ppo", "ppo.hidden=16", "on_policy.num_envs=4", "num_steps=16", "minibatches=2"]
 SMALL += ["num_workers=0", "gpus=none", "threads=1", "eval_episodes=2", "env_steps=1000000"]
@@ -123,28 +120,6 @@ def test_a_search_waits_while_another_one_creates_the_tables(tmp_path: Path, mon
     failures.extend([IntegrityError("CREATE TABLE", {}, Exception("duplicate key"))] * study.TRIES)
     with pytest.raises(ConfigError, match="duplicate key"):
         SharedStudy(f"sqlite:///{tmp_path}/a.db", tmp_path, "a", 1.0, "two")
-
-
-def test_one_search_of_a_machine_works_in_a_folder_also_with_a_shared_storage(tmp_path: Path) -> None:
-    """Two searches would continue the same paused trials, and delete each other's checkpoints."""
-    storage = str(tmp_path / "journal.log")
-    first = SharedStudy(storage, tmp_path / "study", "a", 1.0, "one")
-    with pytest.raises(ConfigError, match="Another search of this machine runs in the study folder"):
-        SharedStudy(storage, tmp_path / "study", "a", 1.0, "one")
-    SharedStudy(storage, tmp_path / "study", "a", 1.0, "two").close()
-    SharedStudy(storage, tmp_path / "other", "a", 1.0, "one").close()
-    first.close()
-    SharedStudy(storage, tmp_path / "study", "a", 1.0, "one").close()
-
-
-def test_trials_at_the_same_time_need_their_own_cores_and_no_gpu(monkeypatch) -> None:
-    check_parallel(1, RunConfig(threads=1))
-    with pytest.raises(ConfigError, match="parallel=4096 is above"):
-        check_parallel(4096, RunConfig(threads=1, gpus="none"))
-    monkeypatch.setattr(own_cores, "device_names", lambda _: ["cuda:0"])
-    check_parallel(1, RunConfig(threads=1))
-    with pytest.raises(ConfigError, match="parallel=2 does not work on a GPU: all trials would share cuda:0"):
-        check_parallel(2, RunConfig(threads=1))
 
 
 def test_arguments_that_every_trial_sets_itself_are_removed_with_their_old_names() -> None:

@@ -117,6 +117,16 @@ def _annealing(knobs: Knobs, factor: float) -> Values:
     return {"anneal_lr": not knobs.get("anneal_lr")} if factor == 2 else {}
 
 
+def _action_noise(knobs: Knobs, factor: float) -> Values:
+    """Switches the exploration noise; the coordinate 1 means the other one of white and pink.
+
+    PPO is left out, because it has no such noise with discrete actions, which the configuration does not show.
+    """
+    if factor != 2 or knobs.paths["action_noise"].startswith("ppo."):
+        return {}
+    return {"action_noise": "white" if knobs.get("action_noise") == "pink" else "pink"}
+
+
 DIMENSIONS = (
     Dimension("learning_rate", ("actor_lr", "lr", "critic_lr"), _learning_rates, 0.25, 4.0, 2.0, continuous=True),
     Dimension("num_envs", ("num_envs",), _whole("num_envs"), -2, 2, 1),
@@ -129,6 +139,7 @@ DIMENSIONS = (
     Dimension("width", ("hidden", "width"), _widths, -2, 1, -1),
     Dimension("horizon", ("gamma",), _discount, -1, 1),
     Dimension("annealing", ("anneal_lr",), _annealing, 0, 1),
+    Dimension("action_noise", ("action_noise",), _action_noise, 0, 1, 1),
 )
 """All dimensions; a configuration has those whose settings it has and whose values the user has not fixed."""
 
