@@ -17,7 +17,8 @@ from powerband.core.machine import device
 
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+    names = ("RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+    for name in (*names, "SLURM_PROCID", "SLURM_CPUS_PER_TASK", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -70,6 +71,17 @@ def test_ranks_of_a_launcher_determine_the_devices(monkeypatch: pytest.MonkeyPat
         device_names(monkeypatch, 4, gpus="all")
 
 
+def test_tasks_of_srun_may_see_their_own_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match="4 ranks require 4 GPUs.*Start 1 processes per machine, or write gpus=none"):
+        device_names(monkeypatch, 1)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    assert device_names(monkeypatch, 1) == ["cuda:0"] * 4
+    with pytest.raises(ConfigError, match="Start 2 processes per machine"):
+        device_names(monkeypatch, 2)
+
+
 def test_the_message_names_cuda_visible_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES=5"):
@@ -95,6 +107,20 @@ def test_threads_are_shared_among_ranks(monkeypatch: pytest.MonkeyPatch) -> None
     assert device.threads_per_rank(0, 2) == 4
     environment = device.thread_environment(3, 2)
     assert environment == {"OMP_NUM_THREADS": "3", "NUMBA_NUM_THREADS": "3", **device.OPENMP_WAIT_VARIABLES}
+
+
+def test_cores_to_which_srun_has_bound_a_task_are_not_divided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "cores", lambda: 8)
+    for name, value in (("SLURM_PROCID", "1"), ("SLURM_CPUS_PER_TASK", "8"), ("LOCAL_WORLD_SIZE", "4")):
+        monkeypatch.setenv(name, value)
+    assert device.cores_per_rank() == 2  # not a rank of srun
+    monkeypatch.setenv("RANK", "1")
+    assert device.cores_per_rank() == 8 and device.threads_per_rank(0, 4) == 8
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "2")  # without binding, a task sees the cores of all tasks
+    assert device.cores_per_rank() == 2
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")  # a launcher within the task has started the ranks
+    assert device.cores_per_rank() == 2 and device.threads_per_rank(0, 4) == 2
 
 
 def test_set_threads_reaches_torch() -> None:

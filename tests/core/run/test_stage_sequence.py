@@ -50,6 +50,37 @@ def test_complete_stages_are_kept_and_a_failure_says_how_to_continue(tmp_path: P
     assert "stage 1 of 2: expert-reach is done already" in notes
 
 
+def test_a_stage_with_other_settings_is_repeated_with_all_later_ones(tmp_path: Path, monkeypatch: Any) -> None:
+    notes: list[str] = []
+    started: list[str] = []
+
+    def start(command: list[str], run: Any) -> int:
+        """Writes the configuration that the stage would write."""
+        started.append(command[2] if command[0] == "train" else command[0])
+        if command[0] == "train":
+            folder = Path(command[-1].partition("=")[2])
+            (folder / "checkpoints" / "9").mkdir(parents=True)
+            (folder / "config.json").write_text(json.dumps({"tasks": tasks}))
+        return 0
+
+    monkeypatch.setattr(stage_sequence, "_run_command", start)
+
+    def sequence() -> list[str]:
+        represent = StageCommand("represent", ("train", "metaworld", "represent"), {"tasks": tasks})
+        distill = StageCommand("distill", ("train", "metaworld", "distill"))
+        return run_stages(running(notes), [TRAIN, represent, distill, EVAL], tmp_path, "it")
+
+    tasks = ["reach"]
+    assert sequence() == ["expert-reach", "represent", "distill", "evaluate"] and sequence() == []
+    tasks = ["reach", "door-open"]
+    (tmp_path / "runs" / "represent.done").unlink()  # a run with the earlier tasks is not continued either
+    assert sequence() == ["represent", "distill", "evaluate"] and sequence() == []
+    assert started == ["expert", "represent", "distill", "eval", "represent", "distill", "eval"]
+    assert "because the option tasks has changed" in " ".join(notes)
+    kept = json.loads((tmp_path / "runs" / "represent-ended-1" / "config.json").read_text())
+    assert kept == {"tasks": ["reach"]}
+
+
 def test_a_signal_reaches_the_stage_and_ends_the_sequence(tmp_path: Path, monkeypatch: Any) -> None:
     """The stage here is a program that saves after SIGTERM; it takes the place of powerband for the child process."""
     (tmp_path / "powerband.py").write_text(

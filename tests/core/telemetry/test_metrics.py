@@ -82,3 +82,19 @@ def test_tensorboard_has_the_figures_at_environment_steps(tmp_path):
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("charts/SPS")] == [(12, 5.0)]
+
+
+def test_a_kept_evaluation_may_have_a_figure_that_was_not_finite(tmp_path):
+    """The interval of one episode is not a number, which metrics.jsonl stores as null."""
+    line = {"env_steps": 20, "eval/return": 3.0, "eval/return_low": None, "time/training_s": 1.0, "time_s": 1.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({**line, "grad_steps": 1}) + "\n")
+    sink = TensorBoardSink(tmp_path)
+    sink.rewind(10, 20)
+    sink.write({"env_steps": 30, "grad_steps": 3, "charts/SPS": 5.0})
+    sink.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("eval/return")] == [(20, 3.0)]
+    assert "eval/return_low" not in events.Tags()["scalars"]

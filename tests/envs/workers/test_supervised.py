@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +173,25 @@ def test_a_slow_step_is_not_a_failure() -> None:
         env.step(torch.zeros(2, 1))
     env.close()
     assert not failures
+
+
+def test_workers_that_hang_together_have_one_deadline() -> None:
+    failures: list[EnvFailure] = []
+    env = WorkerVecEnv(
+        [(Counting, {"fault": "hangs", "step": 3})] * 6,
+        num_workers=6,
+        supervision=Supervision(deadline_s=3.0, max_failures=100),
+        on_failure=failures.append,
+    )
+    env.reset(0)
+    for _ in range(2):
+        env.step(torch.zeros(6, 1))
+    start = time.monotonic()
+    env.step(torch.zeros(6, 1))
+    assert len(failures) == 6 and {failure.kind for failure in failures} == {"hung"}
+    waited = time.monotonic() - start - sum(failure.recovery_s for failure in failures)
+    env.close()
+    assert waited < 6.0  # 18 seconds one after another
 
 
 def test_a_restart_may_take_longer_than_a_step() -> None:

@@ -90,9 +90,9 @@ def test_the_choice_is_faster_and_its_interval_is_below_one(found, tmp_path: Pat
 
 
 def test_a_fast_present_setting_is_timed_again_with_closer_evaluations(found) -> None:
-    """A run of 1200 s evaluates every 5 s at first, and the present settings reach the score in about 3 s."""
+    """A run of 1600 s evaluates every 5 s at first, and the present settings reach the score in about 3 s."""
     world = SimulatedTraining(scale=0.7, noise=0.0, interval=True)
-    result = found(world, seconds=1200.0)
+    result = found(world, seconds=1600.0)
     rough, exact = [each for each in result.records if each.params == result.present and each.seed == 100][:2]
     assert rough.curve[0].seconds == pytest.approx(5.0) and rough.curve[0].score > 80
     assert exact.curve[0].seconds == pytest.approx(0.25) and exact.curve[0].score < 40
@@ -103,7 +103,7 @@ def test_a_fast_present_setting_is_timed_again_with_closer_evaluations(found) ->
 
 def test_a_second_timing_that_fails_ends_the_search(found) -> None:
     with pytest.raises(ConfigError, match="present settings cannot be trained: a loss is not finite"):
-        found(SimulatedTraining(scale=0.7, interval=True, fails="run.eval_interval_s=0.25"), seconds=1200.0)
+        found(SimulatedTraining(scale=0.7, interval=True, fails="run.eval_interval_s=0.25"), seconds=1600.0)
 
 
 def test_no_run_of_a_search_has_a_seed_of_an_evaluation(found) -> None:

@@ -34,11 +34,13 @@ def device_names(settings: RunConfig) -> list[str]:
         wanted = started or settings.nproc
         if count == 0:
             return ["cpu"]
+        if wanted > count == 1 and bound_by_slurm():  # each task sees its own GPU alone (--gpus-per-task=1)
+            return ["cuda:0"] * wanted
         if wanted > count:
-            raise ConfigError(
-                f"{wanted} ranks require {wanted} GPUs, but {_describe_gpus(count)}. "
-                f"Write nproc={count}, or gpus=none nproc={wanted} for CPU ranks."
-            )
+            fix = f"Write nproc={count}, or gpus=none nproc={wanted} for CPU ranks."
+            if started:
+                fix = f"Start {count} processes per machine, or write gpus=none for CPU ranks."
+            raise ConfigError(f"{wanted} ranks require {wanted} GPUs, but {_describe_gpus(count)}. {fix}")
         return [f"cuda:{index}" for index in range(wanted)]
     indices = list(range(count)) if gpus == "all" else [int(part) for part in gpus.split(",")]
     missing = [index for index in indices if index >= count]
@@ -125,9 +127,24 @@ def cpu_quota(cgroup: Path) -> float | None:
         return None
 
 
-def cores_per_rank() -> int:
-    """CPU cores for one rank (process of the training): an equal share of `cores`, at least 1."""
-    return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)))
+def bound_by_slurm() -> bool:
+    """True if srun has started this process as a rank, without a launcher of torch in between."""
+    return "RANK" in os.environ and "SLURM_PROCID" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
+
+
+def cores_per_rank(ranks: int = 0) -> int:
+    """CPU cores for one rank (process of the training): an equal share of `cores`, at least 1.
+
+    Tasks of srun with ``--cpus-per-task`` are bound to their own cores, which are not shared.
+
+    Args:
+        ranks: Number of ranks on this machine; 0 means that of the launcher.
+    """
+    own = cores()
+    per_task = os.environ.get("SLURM_CPUS_PER_TASK", "") if bound_by_slurm() else ""
+    if per_task.isdigit() and own <= int(per_task):
+        return own
+    return max(1, own // (ranks or int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
 
 
 SIMD = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "neon", "asimd")
@@ -167,7 +184,7 @@ def threads_per_rank(threads: int, ranks: int) -> int:
     omp_threads = os.environ.get("OMP_NUM_THREADS", "")
     if omp_threads.isdigit() and int(omp_threads) > 0 and "RANK" not in os.environ:
         return int(omp_threads)
-    return max(1, cores() // ranks)
+    return cores_per_rank(ranks)
 
 
 OPENMP_WAIT_VARIABLES = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "20000"}

@@ -24,6 +24,7 @@ class Due:
         evaluate: Run an evaluation.
         save: Write a checkpoint.
         not_finite: A loss on some rank is not finite; nothing else may be done.
+        interrupted: A signal ends the run, so that nothing may delay its last save.
     """
 
     end: bool
@@ -31,6 +32,7 @@ class Due:
     evaluate: bool
     save: bool
     not_finite: bool
+    interrupted: bool = False
 
 
 class DueActions:
@@ -82,9 +84,11 @@ class DueActions:
             return Due(end=True, log=False, evaluate=False, save=False, not_finite=True)
         if end:
             self.stop_request.accept(self.ranks.gather(self.stop_request.own_reason()))
-        evaluate = self._eval_every.ready(env_steps) or evaluate
+        # A preempted run has little time, so it saves first. The evaluation stays due for the resumed run.
+        interrupted = end and bool(self.stop_request.received_signal)
+        evaluate = not interrupted and (self._eval_every.ready(env_steps) or evaluate)
         save = self._save_every.ready(env_steps) or (save and not end)  # a run that ends saves anyway
-        return Due(end, log, evaluate, save, not_finite=False)
+        return Due(end, log, evaluate, save, not_finite=False, interrupted=interrupted)
 
     def evaluation_begins(self, training_s: float) -> None:
         """Records an evaluation at `training_s` seconds of training, from which the next interval counts."""

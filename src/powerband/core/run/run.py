@@ -392,7 +392,8 @@ class Run:
         if due.save:
             if self.saved_at != self.env_steps:
                 self.save()
-            self.evaluations.saved()
+            if not due.interrupted:
+                self.evaluations.saved()
         self.journal.trace(env_steps, grad_steps)
         self.running = not due.end and self.env_steps < self.settings.env_steps
         if self.observer is not None:

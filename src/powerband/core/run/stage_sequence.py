@@ -1,7 +1,7 @@
 """Stage sequence: runs several commands of powerband one after the other, and continues with the first unfinished one.
 
 Each command runs in a process of its own, with a run folder ``runs/<name>`` in the project folder. The file
-``runs/<name>.done`` marks it as complete.
+``runs/<name>.done`` marks it as complete. A stage is repeated, with all later ones, if its settings have changed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from powerband.core.config import to_json
 from powerband.core.errors import ConfigError
 from powerband.core.machine.parent_death import signal_at_parent_death
 from powerband.core.ranks.meeting import environment_without_launcher
+from powerband.core.regular_files import read_object
 from powerband.core.run.run import Run
 
 POLL_S = 0.5
@@ -34,10 +35,12 @@ class StageCommand:
     Attributes:
         name: Name of the stage and, if there is one, of its task, such as expert-reach.
         arguments: Command line after ``powerband``; without the run folder for ``train``.
+        settings: Options without a section -> value, as in JSON: a run of the stage with other values is repeated.
     """
 
     name: str
     arguments: tuple[str, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def for_folder(self, folder: Path) -> list[str]:
         """Returns the command line for a new run in `folder`, or to continue the run that is in it."""
@@ -45,10 +48,21 @@ class StageCommand:
             return [*self.arguments]
         if any(path.name.isdigit() for path in (folder / "checkpoints").glob("*")):
             return [*self.arguments[:3], f"resume={folder}"]
-        if folder.exists():  # the stage ended before its first checkpoint: keep its log
+        self.put_aside(folder)  # the stage ended before its first checkpoint: keep its log
+        return [*self.arguments, f"run_dir={folder}"]
+
+    def put_aside(self, folder: Path) -> None:
+        """Renames the run folder `folder`, if it exists, so that the stage starts again and the run is kept."""
+        if folder.exists():
             attempts = len(list(folder.parent.glob(f"{self.name}-ended-*")))
             folder.rename(folder.parent / f"{self.name}-ended-{attempts + 1}")
-        return [*self.arguments, f"run_dir={folder}"]
+
+    def changed_setting(self, folder: Path) -> str:
+        """Returns the name of a setting with another value in the run in `folder`; "" without such a run or setting."""
+        if not self.settings or not (folder / "config.json").exists():
+            return ""
+        stored = read_object(folder / "config.json")
+        return next((name for name, value in self.settings.items() if stored.get(name) != value), "")
 
 
 def write_shared_settings(config: Any, run: Run) -> Path:
@@ -71,7 +85,7 @@ def continue_command(recipe: str, settings: Path, project: Path) -> str:
 
 
 def run_stages(run: Run, commands: Sequence[StageCommand], project: Path, again: str) -> list[str]:
-    """Runs all commands that are not complete yet.
+    """Runs all commands that are not complete yet, or are complete with other settings.
 
     Args:
         run: The run of the stage that starts the others.
@@ -92,6 +106,7 @@ def run_stages(run: Run, commands: Sequence[StageCommand], project: Path, again:
         )
     done: list[str] = []
     (project / "runs").mkdir(parents=True, exist_ok=True)
+    _put_changed_aside(run, commands, project / "runs")
     for number, command in enumerate(commands, start=1):
         folder, mark = project / "runs" / command.name, project / "runs" / f"{command.name}.done"
         already = " is done already" if mark.exists() else ""
@@ -111,6 +126,26 @@ def run_stages(run: Run, commands: Sequence[StageCommand], project: Path, again:
                 f"kept: write {again} again to continue."
             )
     return done
+
+
+def _put_changed_aside(run: Run, commands: Sequence[StageCommand], folder: Path) -> None:
+    """Renames the run of the first stage whose settings have changed, and those of all later stages, which use it.
+
+    Args:
+        run: The run of the stage that starts the others.
+        commands: The commands in their order.
+        folder: Folder of the runs of all stages.
+    """
+    for number, command in enumerate(commands):
+        if changed := command.changed_setting(folder / command.name):
+            run.console.note(
+                f"{command.name} and all later stages are repeated, because the option {changed} has changed. Their "
+                f"earlier runs are kept as {folder}/NAME-ended-N."
+            )
+            for later in reversed(commands[number:]):  # a kill between two of them must leave the first change visible
+                (folder / f"{later.name}.done").unlink(missing_ok=True)
+                later.put_aside(folder / later.name)
+            return
 
 
 def _run_command(arguments: Sequence[str], run: Run) -> int:

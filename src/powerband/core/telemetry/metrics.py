@@ -257,7 +257,7 @@ class TensorBoardSink:
             for kept in self._again:
                 self.write(kept)
         for tag, value in line.items():
-            if "/" in tag:
+            if "/" in tag and value is not None:  # a value that is not finite is null in metrics.jsonl
                 self._writer.add_scalar(tag, value, line["env_steps"])
 
     def rewind(self, env_steps: int, evaluated_to: int) -> str:

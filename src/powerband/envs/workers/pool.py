@@ -20,6 +20,8 @@ ALL_WORKERS = slice(None)
 RESTART_TIMEOUT_S = 60.0
 """Seconds that a restart may take if the deadline of a step is shorter, because simulators load slowly. To this it adds
 the deadline of each step that the new worker repeats."""
+LEAST_TIMEOUT_S = 0.1
+"""Seconds for which a worker is asked after the deadline of a step, because another one took until then."""
 FAILURE_FIELDS = ("env_id", "episode", "step", "seed", "kind", "description")
 
 
@@ -126,12 +128,20 @@ class WorkerPool:
             ConfigError: The settings of an environment are invalid.
             EnvError: An environment failed, and `recover` is false or the environments step in this process.
         """
-        replies, failures = [], []
+        replies: list[tuple[bytes, Any]] = []
+        failures: list[tuple[Worker, EnvError]] = []
+        deadline_s = self.failures.settings.deadline_s if recover and self.failures is not None else 0.0
+        ends = time.monotonic() + deadline_s
         for worker in self.workers[part]:
+            shortened = bool(failures) and deadline_s > 0
+            if shortened:  # workers that hang together have one deadline, not one after another
+                worker.set_timeout(max(LEAST_TIMEOUT_S, ends - time.monotonic()))
             try:
                 replies.append(worker.recv())
             except WORKER_ERRORS as error:
                 failures.append((worker, self._described(worker, error)))
+            if shortened:
+                worker.set_timeout(deadline_s)
         for worker, failure in failures:
             if failure.facts.get("refused"):
                 raise ConfigError(str(failure)) from None

@@ -9,6 +9,7 @@ largest number of rows that fits is known. The other ranks wait and end with thi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -23,6 +24,7 @@ from powerband.core.machine.out_of_memory import (
 )
 from powerband.core.run.run import Run
 from powerband.data.types import EpochLearner, Learner, OfflineLearner, Tree, tree_leaves, tree_map
+from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
 
 RESERVED_SHARE = 0.1
 """Share of the free memory that a replay buffer must leave free."""
@@ -69,7 +71,15 @@ class GuardedLearner:
             first = None if carry is None else carry[:count]
             learner.act(tree_map(lambda leaf: leaf[:count], obs), first, explore=explore)
 
-        raise self._explained(f"choosing actions for {rows} environments", message, rows, call, self._envs)
+        # An environment may be several rows, such as a board of self-play on which the learner plays both teams.
+        envs = cast(OffPolicyConfig | OnPolicyConfig, self.config).num_envs // self.run.ranks.world_size
+        raise self._explained(
+            f"choosing actions for {rows} {'environments' if rows == envs else 'rows'}",
+            message,
+            rows,
+            call,
+            lambda count: self._envs(max(1, count * envs // rows)),
+        )
 
     def update(self, batch: dict[str, Tree], source: Tree | None = None) -> dict[str, Tensor]:
         """Calls ``learner.update`` and returns its result, the losses and statistics by name.
@@ -91,14 +101,18 @@ class GuardedLearner:
             message = out_of_memory_message(error)
             if not message:
                 raise
-        world = self.run.ranks.world_size
-        rows = _rows(batch)
+        world, sequences = self.run.ranks.world_size, "carry" in batch
+        rows, setting = _rows(batch), self.config.batch_size_setting
+        if source is not None:  # only the on-policy loop has a rollout; its rows may be more than its environments
+            steps, envs = tree_leaves(source)[0].shape[:2]
+            on_policy = cast(OnPolicyConfig, self.config)
+            setting = partial(on_policy.batch_size_setting, total=envs if sequences else steps * envs)
         raise self._explained(
-            f"an update of {rows} {'sequences' if 'carry' in batch else 'rows'}",
+            f"an update of {rows} {'sequences' if sequences else 'rows'}",
             message,
             rows,
             lambda count: self.learner.update(_first(batch, count)),
-            lambda count: self.config.batch_size_setting(count, world, "carry" in batch),
+            lambda count: setting(count, world, sequences),
         )
 
     def update_epoch(self, data: dict[str, Tree], order: Tensor, size: int) -> dict[str, Tensor]:
@@ -187,7 +201,8 @@ class GuardedLearner:
                     f"the error then names the largest size that fits."
                 )
             torch.cuda.empty_cache()
-        with ranks.without_collectives():
+        # Compiled functions would be compiled again for each number of rows, until torch refuses.
+        with ranks.without_collectives(), torch.compiler.set_stance("force_eager"):
             fits = largest_that_fits(lambda count: fits_in_memory(lambda: call(count), ranks.device), 1, rows)
         if fits == rows:
             return OutOfMemory(

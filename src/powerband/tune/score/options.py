@@ -33,7 +33,7 @@ class ScoreOptions:
     seconds: Annotated[float, Range(at_least=MIN_SECONDS, at_most=1e9)] = 1800.0
     """Budget of the command in seconds, with starting processes, evaluations and the verification."""
     trial_seconds: Seconds = 0.0
-    """Largest number of training seconds of a trial; 0 is a twelfth of the budget, and what the present settings
+    """Largest number of training seconds of a trial; 0 is a sixteenth of the budget, and what the present settings
     need once they have reached the score."""
     seeds: Annotated[int, Range(at_least=MIN_VERIFICATION_SEEDS, at_most=1000)] = 10
     """Fresh seeds of each setting in the verification; fewer run if the budget ends."""

@@ -13,13 +13,9 @@ from powerband.tune.score.curve import best_score
 from powerband.tune.score.setting_space import SettingSpace
 from powerband.tune.score.trials.own_cores import pinned
 from powerband.tune.score.trials.rungs import Goal, SettingResult, TrialRecord, settings_of
-from powerband.tune.score.trials.scheduler import TrialScheduler
+from powerband.tune.score.trials.scheduler import VERIFICATION_SLACK, TrialScheduler
 from powerband.tune.score.trials.trial import TrialRun, run_trial
 from powerband.tune.score.verification import Runner, Verification, verified
-
-VERIFICATION_SLACK = 2
-"""Budget of a run of the verification as a multiple of a trial's, so that slow seeds of the present settings count
-fully. Without a time of the present settings it is that of a trial."""
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from powerband.core.run.checkpoints import checkpoint_writer
 from powerband.core.run.checkpoints.checkpoint import CheckpointError, load_checkpoint, resolve_resume
@@ -100,11 +104,11 @@ def test_a_run_without_checkpoints_is_an_error(run_dir):
 def test_a_full_disk_keeps_the_previous_checkpoint(run_dir, monkeypatch):
     save(run_dir, 1, {"x": torch.ones(10)})
 
-    def full(path, data):
-        path.write_bytes(data[: len(data) // 2])
-        raise OSError(28, "No space left on device")
+    def full(tensors, path):
+        path.write_bytes(b"half")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(checkpoint_writer, "_write_synced", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(CheckpointError, match="No space left"):
         save(run_dir, 2, {"x": torch.ones(10)})
     monkeypatch.undo()
@@ -112,6 +116,28 @@ def test_a_full_disk_keeps_the_previous_checkpoint(run_dir, monkeypatch):
     assert path.name == "1" and not notices
     save(run_dir, 3, {"x": torch.ones(10)})
     assert not list((run_dir / "checkpoints").glob(".saving-*"))
+
+
+def test_a_save_takes_no_copy_of_large_tensors_and_its_files_have_the_usual_mode(tmp_path):
+    """A replay may take most of the memory, and Linux kills a process that needs more."""
+    script = f"""
+        import torch
+        from pathlib import Path
+        from powerband.core.run.checkpoints.checkpoint_writer import CheckpointWriter
+
+        def peak():
+            return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) * 1024
+
+        writer = CheckpointWriter(Path({str(tmp_path)!r}), 1)
+        writer.write("small", {{"x": torch.ones(4)}})  # imports safetensors
+        replay, before = torch.ones(2**26), peak()
+        writer.write("rank0", {{"replay": replay, "part": replay[:8]}})
+        assert peak() - before < replay.nbytes / 4, (before, peak())
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    files = {path.name: path.stat() for path in (tmp_path / "checkpoints" / ".saving-1").iterdir()}
+    assert files["rank0.safetensors"].st_size > 2**28
+    assert {facts.st_mode for facts in files.values()} == {files["rank0.json"].st_mode}
 
 
 def test_a_resume_from_an_older_step_removes_the_newer_checkpoints(run_dir):

@@ -13,6 +13,7 @@ import pytest
 
 import runs
 from powerband.core.config import RunConfig
+from powerband.core.run.checkpoints.checkpoint_marks import Mark
 from powerband.core.run.evaluations.evaluations import Evaluations
 
 
@@ -77,4 +78,20 @@ def test_other_ranks_wait_for_the_evaluating_process_in_the_phase_of_an_evaluati
     evaluations.due()
     evaluations.finish(interrupted=False)
     evaluations.finish(interrupted=True)
-    assert run.phases == [("gather", "other"), ("barrier", "eval"), ("barrier", "eval")]
+    assert run.phases == [("gather", "other"), ("barrier", "eval"), ("gather", "other"), ("barrier", "eval")]
+
+
+def test_a_failure_of_the_evaluating_process_drops_no_due_evaluation(tmp_path: Path, monkeypatch) -> None:
+    """Rank 0 waits for the evaluation before; that one fails, so this one takes place in the training process."""
+    run: Any = OtherRank()
+    run.leads, run.dir, run.notes = True, tmp_path, []
+    run.console = SimpleNamespace(note=run.notes.append)
+    run.gather = lambda value: [value]
+    evaluations, played = Evaluations(run, ""), []
+    evaluations._process = SimpleNamespace(answer=lambda _: SimpleNamespace(error="killed"), close=lambda: None)
+    evaluations._pending, run.progress = Mark(3, {}), SimpleNamespace(set_evaluator=lambda _: None)
+    monkeypatch.setattr(evaluations, "_may_start_process", lambda: not evaluations._failed)
+    monkeypatch.setattr(evaluations, "_play", lambda: played.append(run.env_steps) or {})
+    run.metrics, run.log = SimpleNamespace(set_scalar=None), lambda: None
+    evaluations.due()
+    assert played == [7] and evaluations._pending is None and "step 3 failed (killed)" in run.notes[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -79,6 +80,20 @@ def test_the_holder_renews_its_lock_and_notices_that_it_is_lost(tmp_path: Path, 
     assert lock.lost
     lock.release()
     assert lock.path.exists(), "the lock of the other process must stay"
+
+
+def test_a_lock_that_cannot_be_read_for_a_moment_is_not_lost(tmp_path: Path, monkeypatch) -> None:
+    lock = RunLock(tmp_path)
+
+    def fails(*_, **__) -> str:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Path, "read_text", fails)
+        assert lock.is_held() and not lock.lost
+    assert lock.is_held()
+    lock.path.unlink()
+    assert not lock.is_held() and lock.lost
 
 
 def test_a_run_that_lost_its_folder_writes_nothing_more(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from powerband.core.ranks.ranks import Ranks
@@ -42,11 +43,12 @@ class CollectiveSave:
 
     def add(self, shard: str, tree: Any) -> None:
         """Adds a shard of this rank, see `CheckpointWriter.write`."""
-        self._facts |= self._write(pack_shard(shard, tree))
+        keeps = self.storage.keeps
+        self._facts |= self.writer.write(shard, tree) if keeps else self._hold(pack_shard(shard, tree))
 
     def export(self, files: Mapping[str, bytes]) -> None:
         """Adds files for other programs, see `CheckpointWriter.export`."""
-        self._exported = self._write(files)
+        self._exported = self.writer.write_files(files) if self.storage.keeps else self._hold(files)
 
     def commit(self, counters: dict[str, int], keep: int) -> None:
         """Completes the checkpoint on all machines that keep it.
@@ -80,12 +82,15 @@ class CollectiveSave:
         if self.storage.writes:
             shutil.rmtree(self.writer.hidden, ignore_errors=True)
 
-    def _write(self, contents: Mapping[str, bytes]) -> dict[str, dict]:
-        if len(self.storage.keepers) > 1 or not self.storage.keeps:
-            self._contents |= contents
-        if self.storage.keeps:
-            return self.writer.write_files(contents)
+    def _hold(self, contents: Mapping[str, bytes]) -> dict[str, dict]:
+        """Holds files in memory, until machines that keep checkpoints have received them."""
+        self._contents |= contents
         return {name: _facts(data) for name, data in contents.items()}
+
+    def _content(self, name: str) -> memoryview:
+        if name in self._contents:
+            return memoryview(self._contents[name])
+        return np.memmap(self.writer.hidden / name, np.uint8, "r").data
 
     def _distribute(self, facts: list[dict[str, dict]]) -> None:
         """Sends the files of each rank to the machines that keep checkpoints and do not have them yet."""
@@ -93,7 +98,7 @@ class CollectiveSave:
             for source, writer in enumerate(self.storage.writers):
                 for name, each in facts[source].items() if writer != keeper else ():
                     if self.ranks.rank == source:
-                        send(self.ranks, memoryview(self._contents[name]), keeper)
+                        send(self.ranks, self._content(name), keeper)
                     if self.ranks.rank == keeper:
                         receive(self.ranks, self.writer.hidden / name, FileFacts(**each), source)
         self._contents.clear()

@@ -17,7 +17,7 @@ from powerband.core.regular_files import replace_text
 from powerband.core.run.checkpoints.checkpoint import checkpoints_in, newer_checkpoints
 from powerband.core.run.checkpoints.checkpoint_marks import BEST, marked_steps, read_mark, remove_mark
 from powerband.core.run.checkpoints.manifest import CheckpointError, FileFacts, Manifest
-from powerband.core.run.checkpoints.shard import pack_shard
+from powerband.core.run.checkpoints.shard import save_shard
 from powerband.core.run_folder import run_id
 
 
@@ -50,7 +50,9 @@ class CheckpointWriter:
         Raises:
             CheckpointError: The folder cannot be written, or the disk is full. Earlier checkpoints stay valid.
         """
-        return self.write_files(pack_shard(shard, tree))
+        with checkpoint_errors(self.folder):
+            self.hidden.mkdir(parents=True, exist_ok=True)
+            return {path.name: _synced_facts(path) for path in save_shard(self.hidden, shard, tree)}
 
     def write_files(self, contents: Mapping[str, bytes]) -> dict[str, dict]:
         """Writes files into the hidden folder: path inside it -> content. Results and errors are those of `write`."""
@@ -167,6 +169,13 @@ def _write_synced(path: Path, data: bytes) -> dict:
         file.flush()
         os.fsync(file.fileno())
     return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def _synced_facts(path: Path) -> dict:
+    """Waits until a file is on the disk, and returns its size and hash."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _sync_folder(folder: Path) -> None:

@@ -105,22 +105,33 @@ class Evaluations:
     def due(self) -> None:
         """Evaluates now, because an interval has passed."""
         run = self._run
-        if self._decided("process" if self._wants_process() else "here") == "here":
-            figures = self._play()
-            for name, value in figures.items():
-                run.metrics.set_scalar(name, value)
-            improves = any(run.ranks.gather(run.ranks.leads and self._improves(figures)))
-            run.log()  # each evaluation has its own line at its step
-            if improves and run.saved_at != run.env_steps and all(run.ranks.gather(run.may_save())):
-                run.save()
-            if improves and run.saved_at == run.env_steps:
-                self._mark_best(run.env_steps, figures)
+        if self._decided("process" if self._wants_process() else "here") == "process" and self._submitted():
             return
+        figures = self._play()
+        for name, value in figures.items():
+            run.metrics.set_scalar(name, value)
+        improves = any(run.ranks.gather(run.ranks.leads and self._improves(figures)))
+        run.log()  # each evaluation has its own line at its step
+        if improves and run.saved_at != run.env_steps and all(run.ranks.gather(run.may_save())):
+            run.save()
+        if improves and run.saved_at == run.env_steps:
+            self._mark_best(run.env_steps, figures)
+
+    def _submitted(self) -> bool:
+        """Saves, waits for the evaluating process, and lets it evaluate this step.
+
+        Returns:
+            False if that process has failed meanwhile. True also if a signal ends the run.
+        """
+        run = self._run
         if run.saved_at != run.env_steps:
             run.save()
         self._wait()
+        if self._decided("failed" if self._failed else "") == "failed":
+            return False
         if run.ranks.leads and self._pending is None:  # otherwise a signal ends the run
             self._submit(self._now())
+        return True
 
     def saved(self, last: bool = False) -> None:
         """Evaluates the checkpoint that was just written, if the time allows.

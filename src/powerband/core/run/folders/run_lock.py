@@ -111,9 +111,13 @@ class RunLock:
                 os.utime(self.path)
 
     def is_held(self) -> bool:
-        """Reads the lock: True if it is still this process's. Otherwise sets `lost`."""
-        if (_holder(self.path) or {}).get("token") != self.token:
-            self.lost = True
+        """Reads the lock: True if it is still this process's. Otherwise sets `lost`.
+
+        A lock that cannot be read at present, as in a short failure of a network file system, counts as held.
+        """
+        with contextlib.suppress(OSError):
+            if (_read(self.path) or {}).get("token") != self.token:
+                self.lost = True
         return not self.lost
 
     def release(self) -> None:
@@ -151,11 +155,22 @@ def _place() -> list[str]:
 
 
 def _holder(path: Path) -> dict[str, Any] | None:
-    """Facts of the process that holds the lock; None if there is no lock or it is damaged."""
+    """Facts of the process that holds the lock; None if there is no lock, or it cannot be read or is damaged."""
+    with contextlib.suppress(OSError):
+        return _read(path)
+    return None
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """Reads the facts of the process that holds the lock; None if there is no lock or it is damaged.
+
+    Raises:
+        OSError: The file system has failed.
+    """
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
         return facts if type(facts["pid"]) is int and facts["pid"] > 0 and "began" in facts else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 

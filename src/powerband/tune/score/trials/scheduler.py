@@ -37,7 +37,7 @@ from powerband.tune.score.trials.rungs import (
 )
 from powerband.tune.score.trials.trial import TrialRun, resume_command, run_trial, train_command
 
-TRIAL_SHARE = 1 / 12
+TRIAL_SHARE = 1 / 16
 """Largest share of the budget that one trial may train, unless the user states a number of seconds."""
 MARGIN = 0.9
 """A setting looks better than the present one below this multiple of its time; smaller gains disappear in the noise."""
@@ -49,7 +49,10 @@ MIN_BUDGET_S = 2.0
 """Smallest budget of a trial; evaluations would otherwise follow each other without training."""
 VERIFICATION_RUNS = 6
 """Once a setting looks better, the search ends while this number of runs of the present settings still fits."""
-LEAST_RESERVE, LARGEST_RESERVE = 0.3, 0.5
+VERIFICATION_SLACK = 2
+"""Budget of a run of the verification as a multiple of a trial's, so that slow seeds of the present settings count
+fully. Without a time of the present settings it is that of a trial."""
+LEAST_RESERVE, LARGEST_RESERVE = 0.3, 0.6
 """Smallest and largest share of the budget that is reserved for the verification."""
 REPEATED, SEARCH_SEEDS = 2, 3
 """Number of best settings that repeat with more seeds in the second half of the search, and seeds of each. The present
@@ -227,8 +230,9 @@ class TrialScheduler:
         return reached
 
     def _reserve_for(self, present: TrialRecord) -> None:
-        """Reserves time for the verification, by the duration of a run of the present settings."""
-        share = VERIFICATION_RUNS * present.wall_s / self.options.seconds
+        """Reserves time for the verification, by the duration of a run of the present settings with its evaluations."""
+        longest_s = present.wall_s * (1 if time_to_score(present.curve, self.target) is None else VERIFICATION_SLACK)
+        share = VERIFICATION_RUNS * longest_s / self.options.seconds
         self.reserve = min(LARGEST_RESERVE, max(LEAST_RESERVE, share))
 
     @property
