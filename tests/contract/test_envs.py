@@ -61,7 +61,7 @@ def sketchnav(num_envs: int, seed: int, first_env: int) -> VecEnv:
     from powerband.recipes.sketchnav.plans.episodes.episodes import EpisodeConfig
     from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 
-    episodes = generate_episodes(EpisodeConfig(max_size_m=8.5, plans=4, goals=2, starts=20, sketch_px=16), "train", 0)
+    episodes = generate_episodes(EpisodeConfig(max_size_m=8.5, plans=4, goals=2, starts=20, sketch_px=36), "train", 0)
     options = {"pixels": 16, "explored": 32, "threads": 1, "seed": seed, "first_env": first_env}
     return SketchNavEnv(num_envs, episodes, **options)
 

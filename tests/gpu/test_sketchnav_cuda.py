@@ -1,11 +1,25 @@
-"""Sketchnav on a GPU: the same walks and the same images as on the CPU, up to the rounding of the devices."""
+"""Sketchnav on a GPU: the same walks and the same images as on the CPU, up to the rounding of the devices.
+
+A policy on the GPU also plays in environments on the CPU: on the drawing page, and while demonstrations are recorded.
+"""
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+import runs
+from powerband.cli import main as cli
+from powerband.cli.catalogue import configure
+from powerband.core.rank_context import RankContext
+from powerband.data.recorded.recording import read_recording
+from powerband.recipes.sketchnav.drawing.walker import Walker
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
-from powerband.recipes.sketchnav.plans.episodes.episodes import EpisodeConfig
-from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
+from powerband.recipes.sketchnav.learners import build_learner
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, EpisodeConfig
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes, generate_numbered_plan
+from recipes.sketchnav.drawing.test_page import start_request
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,3 +50,27 @@ def test_walks_and_images_match_those_on_the_cpu() -> None:
             assert (difference <= 1).float().mean() >= MIN_EQUAL_PIXELS, name
         ended += int(a.ended.sum())
     assert ended > 0
+
+
+@pytest.mark.parametrize("options", [["algo=ppo"], ["algo=clone", "chunks.gru=8", "chunks.sequence=4"]])
+def test_the_drawing_page_plays_a_policy_on_the_gpu(options: list[str]) -> None:
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    config = configure("sketchnav", ["variant=smoke", *options])[2].config
+    plan = generate_numbered_plan(config.scenes, "val_unseen", 0, 0)
+    walker = Walker(config, build_learner(config, RankContext.single("cuda"))[0], {"house.png": plan})
+    episodes = generate_episodes(replace(config.scenes, plans=1, goals=1, starts=1), "val_unseen", 0)
+    places = (each[0, :2] * COORDINATE_UNIT_M for each in (episodes.start, episodes.target))
+    state = walker.start(start_request(plan, "policy", *(place.numpy() for place in places)))
+    assert len(state["estimate"]) == 2
+    for _ in range(5):
+        state = walker.step()
+    assert state["steps"] > 0
+
+
+@pytest.mark.parametrize("actions", ["follower", "policy"])
+def test_a_policy_on_the_gpu_acts_while_demonstrations_are_recorded(tmp_path: Path, actions: str) -> None:
+    policy = runs.train("sketchnav", tmp_path / "policy")
+    words = [*runs.SMALL["sketchnav"][1:], "threads=1", "tensorboard=false", "gpus=0", "rules.success_m=5"]
+    words += [f"demo_policy={policy}", f"demo_actions={actions}", f"demos_dir={tmp_path / 'demos'}"]
+    assert cli.main(["train", "sketchnav", "demos", *words, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert len(read_recording(tmp_path / "demos")[0]["action"]) > 0

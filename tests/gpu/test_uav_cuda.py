@@ -3,8 +3,12 @@
 import pytest
 import torch
 
-from powerband.recipes.uav.env.env import UavEnv
+from powerband.algos.team_settings import COMAConfig
+from powerband.core.rank_context import RankContext
+from powerband.recipes.uav.env.env import UavEnv, make_env_spec
 from powerband.recipes.uav.env.planners import GreedyPlanner
+from powerband.recipes.uav.images import film_mission
+from powerband.recipes.uav.learner import make_learner
 from powerband.recipes.uav.settings import World
 
 pytestmark = [
@@ -33,3 +37,11 @@ def test_missions_match_those_on_the_cpu(world):
     for name, value in on_cpu.state_dict()["missions"].items():
         assert torch.equal(on_gpu.state_dict()["missions"][name].cpu(), value), name
     assert torch.equal(GreedyPlanner().act(on_gpu).cpu(), GreedyPlanner().act(on_cpu))
+
+
+def test_a_learner_on_the_gpu_is_filmed():
+    pytest.importorskip("powerband.envs.numba.numba_cuda", reason="numba-cuda is not installed")
+    world, device = World(map_cells=121, budget=2), torch.device("cuda")
+    learner = make_learner("coma", make_env_spec(world), COMAConfig(width=16), RankContext.single(device))
+    frames = film_mission(learner, world, 10_000, device)
+    assert [frame.shape for frame in frames] == [(450, 1200, 3)] * (world.num_steps + 1)

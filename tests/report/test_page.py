@@ -65,6 +65,8 @@ def test_the_page_shows_all_sections_and_is_self_contained(sac: Path, tmp_path: 
     )
     (run / "videos").mkdir()
     (run / "videos" / "game.mp4").write_bytes(b"not a video")
+    (run / "videos" / "0.png").write_bytes(b"no picture")
+    (run / "videos" / "game.gif").write_bytes(b"no animation")
     page = report_page(str(run), capsys=capsys)
     outline = Outline(page)
     assert outline.headings == [
@@ -81,6 +83,7 @@ def test_the_page_shows_all_sections_and_is_self_contained(sac: Path, tmp_path: 
     assert outline.loaded == [] and "url(" not in page and "@import" not in page
     assert "random &lt;b&gt;" in page and "random <b>" not in page
     assert "[0.6, 0.9]" in page and "data:video/mp4;base64,bm90IGEgdmlkZW8=" in page
+    assert "data:image/png;base64,bm8gcGljdHVyZQ==" in page and "data:image/gif;base64,bm8gYW5pbWF0aW9u" in page
     assert "ended: budget reached" in page and "off_policy.update_interval" in page
     assert not re.search(r"=[^'\"\s>]+/>", page), (
         "an unquoted attribute value includes the slash, so that its element stays open"

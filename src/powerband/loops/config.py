@@ -199,13 +199,14 @@ class OnPolicyConfig:
             )
         return self.minibatches, rows // self.minibatches
 
-    def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
+    def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False, total: int = 0) -> str:
         """Returns the command-line setting, as "option=value", for mini-batches of at most `rows` rows on each rank.
 
         Args:
             rows: Rows per mini-batch on each rank.
             world_size: Number of ranks.
             sequences: True if `rows` counts sequences, which are the complete rollouts of single environments.
+            total: Rows, or sequences, of the rollout on each rank; 0 counts one per environment and step.
         """
         if self.minibatch_rows:
             rows *= self.num_steps if sequences else 1
@@ -213,7 +214,7 @@ class OnPolicyConfig:
                 f" ({rows} on each rank)" if world_size > 1 else ""
             )
         envs = self.num_envs // world_size
-        total = envs if sequences else envs * self.num_steps
+        total = total or (envs if sequences else envs * self.num_steps)
         count = next(count for count in range(-(-total // rows), total + 1) if total % count == 0)
         each = f"{total // count} {'sequences' if sequences else 'rows'}"
         return f"on_policy.minibatches={count} ({each}{' on each rank' if world_size > 1 else ''})"

@@ -17,17 +17,27 @@ from powerband.loops.support.guarded_learner import GuardedLearner
 
 @dataclass(frozen=True)
 class _BatchSizes:
-    """Names the option that sets the batch size, for error messages about rows of `row_steps` recorded steps."""
+    """Names the option that sets the batch size, for error messages about rows of `row_steps` recorded steps.
+
+    ``batch_size_per_rank`` is the size of one of the `parts` of an update.
+    """
 
     config: OfflineConfig
     row_steps: int
+    parts: int
 
     def batch_size_setting(self, rows: int, world_size: int, sequences: bool = False) -> str:
-        return self.config.batch_size_setting(rows * self.row_steps, world_size)
+        parts = self.parts if self.config.batch_size_per_rank else 1
+        return self.config.batch_size_setting(max(1, rows * self.row_steps // parts), world_size)
 
 
 def offline(
-    run: Run, learner: OfflineLearner, loader: BatchLoader, config: OfflineConfig, hooks: RunHooks | None = None
+    run: Run,
+    learner: OfflineLearner,
+    loader: BatchLoader,
+    config: OfflineConfig,
+    hooks: RunHooks | None = None,
+    parts: int = 1,
 ) -> None:
     """Trains `learner` on the batches of `loader` until the run's budget of steps or time is spent.
 
@@ -37,9 +47,12 @@ def offline(
         loader: Source of the batches of this rank, closed at the end. A resumed run continues with the next batch.
         config: Sizes over all ranks.
         hooks: Functions that the run calls for evaluations and before checkpoints; None calls nothing.
+        parts: Parts of an update whose gradients are accumulated, of ``batch_size_per_rank`` rows each.
     """
     world = run.ranks.world_size
-    guarded = GuardedLearner(run, learner, _BatchSizes(config, loader.row_steps))
+    sizes = _BatchSizes(config, loader.row_steps, parts)
+    loader.batch_size_setting = sizes.batch_size_setting
+    guarded = GuardedLearner(run, learner, sizes)
     run.register("learner", learner, shared=True)
     run.register("feed", loader, redistribute=loader.load_position)
     steps = loader.row_steps

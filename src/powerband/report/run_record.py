@@ -136,16 +136,17 @@ class RunRecord:
 
     def videos(self) -> list[Path]:
         """Returns the video files of recorded games and episodes."""
-        folder = self.dir / "videos"
-        return _files(folder, VIDEO_SUFFIXES) if folder.is_dir() else []
+        return _files(self.dir / "videos", VIDEO_SUFFIXES)
 
     def images(self) -> list[Path]:
-        """Returns the image files directly in the run folder."""
-        return _files(self.dir, IMAGE_SUFFIXES)
+        """Returns the image files directly in the run folder, then those among its videos, such as animated GIFs."""
+        return _files(self.dir, IMAGE_SUFFIXES) + _files(self.dir / "videos", IMAGE_SUFFIXES)
 
 
 def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """Regular files with these suffixes; a folder or a pipe of such a name is left out."""
+    """Regular files with these suffixes; a folder or a pipe of such a name is left out. No `folder` has no files."""
+    if not folder.is_dir():
+        return []
     return sorted(path for path in folder.iterdir() if path.suffix in suffixes and path.is_file())
 
 

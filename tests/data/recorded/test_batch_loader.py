@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerband.data.recorded.batch_loader import BatchLoader
+from powerband.loops.config import OfflineConfig
+from powerband.loops.offline import _BatchSizes
 
 
 def drawn(loader: BatchLoader, batches: int) -> list[int]:
@@ -64,6 +66,20 @@ def test_errors_in_threads_are_raised_and_other_data_are_refused():
         index_loader(10, 2).load_state_dict({"drawn": 3, "rows": 12, "seed": 0})
     with pytest.raises(ValueError, match="at least one row"):
         index_loader(0, 2)
+
+
+def test_another_batch_size_is_refused_with_the_setting_of_the_loop():
+    """Batches of 4 rows are two accumulated parts of 2 rows: the size per rank has precedence over the global one."""
+    loader = index_loader(24, 8)
+    loader.batch_size_setting = _BatchSizes(OfflineConfig(batch_size_per_rank=4), 1, parts=2).batch_size_setting
+    with pytest.raises(ValueError, match="Write offline.batch_size_per_rank=2[.]"):
+        loader.load_state_dict(index_loader(24, 4).state_dict())
+    saved = [index_loader(24, 6, rank=rank, world_size=2).state_dict() for rank in range(2)]
+    with pytest.raises(ValueError, match="Write offline.batch_size_per_rank=6[.]"):
+        loader.load_position(saved)
+    many = index_loader(24, 8, world_size=5)
+    with pytest.raises(ValueError, match="a number of ranks that divides 12"):
+        many.load_position(saved)
 
 
 def test_another_batch_size_is_refused():

@@ -98,7 +98,10 @@ def test_units_of_states_and_actions_change_and_cannot_change_later(recorded: Pa
 def test_one_instruction_for_two_tasks_is_said(tmp_path: Path, capsys) -> None:
     same = record(tmp_path / "demos", {"open": "open it", "close": "open it"})
     train(tmp_path / "run", same, "updates=1")
-    assert "Two tasks have the same instruction" in capsys.readouterr().out
+    message = capsys.readouterr().out
+    assert "Two tasks have the same instruction" in message and "data=PATH" in message
+    train(tmp_path / "one", same, "updates=1", f"data={same / 'open'}")
+    assert "Two tasks have the same instruction" not in capsys.readouterr().out
 
 
 def test_demonstrations_of_other_tasks_are_said_and_not_evaluated(recorded: Path, tmp_path: Path, capsys) -> None:
@@ -154,6 +157,11 @@ class TestWords:
             torch.testing.assert_close(value, state[f"shared/learner/acting/{name}"], rtol=0, atol=0)
         call = configure_evaluation(["--pretrained", str(run / "checkpoints" / "8" / "ema" / "model.safetensors")])
         assert call is not None and call.folder == run / "checkpoints" / "8"
+
+    def test_checkpointing_period_replaces_the_saved_interval_of_a_resumed_run(self, recorded, tmp_path) -> None:
+        run = train(tmp_path / "run", recorded, "updates=2", "--checkpointing_period", "2")
+        words = ["--checkpointing_period", "3", "--resume_from_checkpoint", str(run)]
+        assert configure("libero", words)[2].config.run.save_interval == 3 * 4
 
     @pytest.mark.slow
     def test_sample_batch_size_is_what_chunks_are_drawn_for(self, recorded, tmp_path) -> None:
@@ -266,20 +274,22 @@ def test_an_actor_shows_what_was_recorded_and_takes_the_first_actions() -> None:
     assert shown["task"].tolist() == [1, 1] and torch.equal(shown["images"], obs["images"])
     wanted = state_vector(obs["joints"], gripper_opening(obs["gripper"]), obs["eef_pos"], obs["eef_quat"])
     assert torch.equal(shown["state"], wanted) and wanted[:, 10].tolist() == [1.0, 0.0]
+    ChunkActor(learner, 1, 4, cameras=("wrist",))(obs, None)
+    assert learner.shown[1]["image_mask"].tolist() == [[[False] * 2] * 2 + [[False, True]], [[False, True]] * 3]
 
 
-def test_an_evaluation_seeds_the_noise_of_each_row_and_shows_the_recorded_frequency(
+def test_an_evaluation_seeds_the_noise_of_each_row_and_shows_what_was_recorded(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = train(tmp_path / "run", recorded, "updates=1")
     stored = json.loads((run / "statistics.json").read_text())
-    assert stored["hz"] == 20
-    (run / "statistics.json").write_text(json.dumps({**stored, "hz": 10}))
-    drawn, frequencies = [], []
+    assert stored["hz"] == 20 and stored["cameras"] == ["agentview", "wrist"]
+    (run / "statistics.json").write_text(json.dumps({**stored, "hz": 10, "cameras": ["wrist"]}))
+    drawn, views = [], []
 
     def play(config, task, policy, *_: object, **__: object) -> dict:
         drawn.append(policy.learner.noise("rdt/sample", 2).normal(3))
-        frequencies.append(policy.hz)
+        views.append((policy.hz, policy.camera_mask.tolist()))
         numbers = ("success", "success_low", "success_high", "steps", "episodes", "episodes_per_hour")
         return {"task": task.name, **dict.fromkeys(numbers, 0)}
 
@@ -289,9 +299,9 @@ def test_an_evaluation_seeds_the_noise_of_each_row_and_shows_the_recorded_freque
         options = evaluation.Evaluation(seed=seed, video=False, benchmark="libero_90", tasks=("0", "1"))
         evaluation.evaluate_run(config, run, options)
     assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[2], drawn[3])
-    assert not torch.equal(drawn[0], drawn[2]) and frequencies == 4 * [10.0]
+    assert not torch.equal(drawn[0], drawn[2]) and views == 4 * [(10.0, [False, True])]
     (run / "statistics.json").write_text(json.dumps({"units": "zscore"}))
-    assert evaluation.demonstration_hz(run) == 20, "a run of an older version"
+    assert evaluation.demonstrated_view(run) == (20, ("agentview", "wrist")), "a run of an older version"
 
 
 def test_evaluations_during_training_leave_the_published_states_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +314,8 @@ def test_evaluations_during_training_leave_the_published_states_alone(monkeypatc
     monkeypatch.setattr(libero_train, "evaluate_task", play)
     config = configure("libero", ["variant=smoke", "eval_episodes=3"])[2].config
     during = libero_train.TrainingEvaluation.__new__(libero_train.TrainingEvaluation)
-    episodes = SimpleNamespace(instructions=[task.instruction for task in config.selected_tasks()], hz=20.0)
+    instructions = [task.instruction for task in config.selected_tasks()]
+    episodes = SimpleNamespace(instructions=instructions, hz=20.0, cameras=("agentview", "wrist"))
     during.config, during.learner = config, None
     during.data = SimpleNamespace(episodes=episodes, vision=None)
     assert during._success() == 0.5

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -21,8 +23,9 @@ from powerband.recipes.sketchnav.env.world import STOP
 from powerband.recipes.sketchnav.evaluation import evaluate
 from powerband.recipes.sketchnav.learners import build_learner
 from powerband.recipes.sketchnav.plans.episodes.episodes import OBSERVED, Episodes
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
-from powerband.recipes.sketchnav.settings import SPLITS
+from powerband.recipes.sketchnav.settings import PAGE_PX, SPLITS
 
 
 def test_one_environment_is_enough_for_a_run(tmp_path: Path) -> None:
@@ -117,6 +120,15 @@ def test_mujoco_has_its_own_light() -> None:
         recipe.check_sizes(resolved.config, 1)
 
 
+@pytest.mark.parametrize(
+    ("algo", "message"), [("ppo", "the images of training only"), ("clone", "no effect with algo")]
+)
+def test_a_notice_says_that_evaluations_use_the_ray_caster(algo: str, message: str) -> None:
+    for renderer in ("mujoco", "caster"):
+        notices = configure("sketchnav", [f"renderer={renderer}", f"algo={algo}"])[2].notices
+        assert any(message in notice for notice in notices) == (renderer == "mujoco")
+
+
 def test_only_the_ray_casters_environment_has_an_expert(tmp_path: Path) -> None:
     recipe, _, resolved = configure("sketchnav", ["renderer=mujoco", "ppo.expert_coef=1"])
     with pytest.raises(ConfigError, match="ppo.expert_coef=1 with renderer=mujoco"):
@@ -144,6 +156,9 @@ def test_episode_files_are_trained_on_and_plans_are_drawn_over(tmp_path: Path, c
     rows = json.loads((plain / "eval-sketchnav.json").read_text())["rows"]
     assert [(row["sketch"], row["episodes"]) for row in rows] == [("own", 2)]
     (drawings / "1.png").unlink()
+    assert cli.main(command) == 0
+    (row,) = json.loads((plain / "eval-sketchnav.json").read_text(), parse_constant=pytest.fail)["rows"]
+    assert row["episodes"] == 1 and row["spl_low"] is row["spl_high"] is None, "one episode has no interval"
     (drawings / "0.png").rename(drawings / "2.png")
     assert cli.main(command) == 2
     assert "this split has the episodes 0 to 1" in capsys.readouterr().err
@@ -156,6 +171,24 @@ def test_episode_files_are_trained_on_and_plans_are_drawn_over(tmp_path: Path, c
     recipe, _, resolved = configure("sketchnav", [f"episode_file={other}"])
     with pytest.raises(ConfigError, match="powerband train sketchnav episodes"):
         recipe.check_sizes(resolved.config, 1)
+
+
+def test_a_file_of_other_episodes_is_compared_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    own = [*runs.SMALL["sketchnav"][1:], *runs.COMMON]
+    made = configure("sketchnav", [*own, "scenes.sketch_px=40", "scenes.starts=1"])[2].config
+    file, episodes = tmp_path / "other.safetensors", generate_episodes(made.scenes, "val_unseen", 7)
+    episodes.save(file, made.scenes, "val_unseen", 7)
+    recipe, _, resolved = configure("sketchnav", [*own, f"episode_file={file}"])
+    with pytest.raises(ConfigError, match="scenes.sketch_px=36, but .* have 40 pixels. Write scenes.sketch_px=40"):
+        recipe.check_sizes(resolved.config, 1)
+    words = [*own, f"episode_file={file}", "scenes.sketch_px=40", f"run_dir={tmp_path / 'sets'}"]
+    assert cli.main(["train", "sketchnav", "episodes", *words]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "differs from this run: split=val_unseen, not train, scene_seed=7, not 0, scenes.starts=1, not 2" in shown
+    assert not (tmp_path / "sets" / "episodes-train.safetensors").exists()
+    (template,) = (tmp_path / "sets" / "plans-train").iterdir()
+    true = generate_episodes(replace(made.scenes, sketch="true", sketch_px=PAGE_PX), "val_unseen", 7).sketch[0]
+    assert template.name == "0.png" and np.array_equal(np.asarray(Image.open(template)), true.permute(1, 2, 0).numpy())
 
 
 @pytest.mark.slow

@@ -19,12 +19,14 @@ import time
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from powerband.core.errors import ConfigError
+from powerband.recipes.snakes.by_hand import terminal
 from powerband.recipes.snakes.by_hand.browser import game_routes, play_in_browser
 from powerband.recipes.snakes.by_hand.game import GameByHand
 from powerband.recipes.snakes.by_hand.play import play_by_hand
@@ -136,6 +138,26 @@ def test_a_game_moves_by_itself_can_pause_and_ends_with_a_result(monkeypatch: py
     screen.press("\x03")
     screen.thread.join(20)
     assert not screen.thread.is_alive()
+
+
+def test_a_new_game_starts_with_a_full_interval_and_without_earlier_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = game()
+    for _ in range(250):
+        ours.move({})
+    seconds, moves = 0.0, []
+    pressed = iter([(50.0, ["\x1b[A"]), (100.0, ["n"]), (100.5, []), (101.0, []), (101.5, ["q"])])
+
+    def read_keys(descriptor: int, timeout_s: float | None) -> list[str]:
+        nonlocal seconds
+        seconds, keys = next(pressed)
+        return keys
+
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: seconds))
+    monkeypatch.setattr(terminal, "_read_keys", read_keys)
+    monkeypatch.setattr(terminal, "_show", lambda text: None)
+    monkeypatch.setattr(ours, "move", lambda wanted: moves.append((seconds, dict(wanted))))
+    terminal._play(ours, 0, 1.0)
+    assert moves == [(101.0, {})]
 
 
 def test_a_small_terminal_and_a_pipe_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

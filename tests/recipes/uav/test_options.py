@@ -15,11 +15,12 @@ from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.config import stored_config
 from powerband.core.errors import ConfigError
-from powerband.recipes.uav import RECIPE
+from powerband.recipes.uav import RECIPE, comparison
 from powerband.recipes.uav.comparison import compared_policies
 from powerband.recipes.uav.config import Config
 from powerband.recipes.uav.env.env import UavEnv
 from powerband.recipes.uav.evaluation import fly_missions
+from powerband.recipes.uav.images import draw_curves
 from powerband.recipes.uav.learner import load_other_run
 
 
@@ -63,6 +64,29 @@ def test_budgets_in_iterations_and_in_episodes():
         finalized("episodes=100", "iterations=5")
     with pytest.raises(ConfigError, match="whole number of missions"):
         finalized("num_steps=20")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("batches=7 on_policy.num_envs=4", "batches=7: no effect with on_policy.num_envs=4"),
+        ("variant=fast --batch_number 7", "batches=7: no effect with on_policy.num_envs=32"),
+        ("iterations=3 env_steps=700", "env_steps=700: no effect with iterations=3"),
+        ("batches=7", ""),
+        ("batches=7 on_policy.num_envs=15", ""),  # as finalize stores it in a run
+        ("variant=paper iterations=3", ""),
+        ("variant=fast algo=iac", ""),
+    ],
+)
+def test_options_without_effect_have_a_notice(arguments, message):
+    notices = [each for each in configure("uav", arguments.split())[2].notices if "no effect" in each]
+    assert len(notices) == bool(message) and all(each.startswith(message) for each in notices)
+
+
+def test_the_path_of_the_map_file_is_absolute(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert finalized("map_file=maps/../map.npy").world.map_file == str(tmp_path / "map.npy")
+    assert finalized().world.map_file == ""
 
 
 @pytest.mark.parametrize("argument", ["minibatches=4", "on_policy.normalize_advantage=false"])
@@ -138,8 +162,8 @@ def test_figures_and_histograms_do_not_change_the_training(tmp_path):
     events = EventAccumulator(str(run / "figures"), size_guidance={"images": 0, "histograms": 0}).Reload()
     assert events.Tags()["images"] == ["mission"]
     steps = [event.step for event in events.Images("mission")]
-    assert set(steps) <= {15 * k for k in range(7)} and steps
-    assert {event.step for event in events.Histograms("actor/output.weight")} <= {15 * k for k in range(7)}
+    assert set(steps) <= {30, 60, 90} and steps, "the environment steps after rollouts 2, 4 and 6, of 15 steps each"
+    assert {event.step for event in events.Histograms("actor/output.weight")} <= {45, 90}
     plain = runs.train("coma", tmp_path / "plain", "iterations=6")
     assert not (plain / "figures").exists()
     assert not [leaf for leaf in runs.differences(run, plain) if "learner" in leaf]
@@ -158,6 +182,37 @@ def test_an_evaluation_compares_planners_and_team_sizes(base, capsys):
     assert rows[0]["this_run_ahead_f1"][0] == 0.0
     for name in ("eval-curves.png", "mission.png", "videos/mission.mp4"):
         assert (base / name).stat().st_size > 5_000
+
+
+def test_media_show_the_first_evaluated_setting_and_the_table_is_json(base, tmp_path, monkeypatch):
+    run = shutil.copytree(base, tmp_path / "run")
+    titles, worlds = [], []
+
+    def draw(metrics, title=""):
+        titles.append(title)
+        return draw_curves(metrics, title)
+
+    def fail(learner, world, *rest):
+        worlds.append(world)
+        raise RuntimeError("no film")
+
+    monkeypatch.setattr(comparison, "draw_curves", draw)
+    monkeypatch.setattr(comparison, "film_mission", fail)
+    with pytest.raises(RuntimeError, match="no film"):
+        cli.main(["eval", str(run), "episodes=1", "policies=none", "n_agents=2,3", "comm_range_m=inf,15"])
+    assert titles == ["2 UAVs, communication range inf m"]
+    assert [(world.n_agents, world.comm_range_m) for world in worlds] == [(2, float("inf"))]
+    text = (run / "eval-missions.json").read_text()
+    stored = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert stored["options"]["comm_range_m"] == ["inf", 15.0]
+    assert [row["comm_range_m"] for row in stored["rows"]] == ["inf", 15.0, "inf", 15.0]
+    assert stored["rows"][0]["f1_mean_95"] == [None, None] and stored["rows"][0]["this_run_ahead_f1"][0] == 0.0
+
+
+def test_runs_with_the_same_last_folder_have_a_row_each(base, tmp_path):
+    other = shutil.copytree(base, tmp_path / base.name)
+    names = (str(base), str(other))
+    assert tuple(compared_policies(names, stored_config(base, Config).world)) == names
 
 
 def test_an_evaluation_keeps_the_random_ranges_of_its_run(base, tmp_path, capsys):

@@ -33,6 +33,8 @@ class BatchLoader:
 
     Attributes:
         batches_drawn: Number of batches that `next` has returned, over all resumed runs.
+        batch_size_setting: Function (rows of a batch on each rank, number of ranks) -> setting that leads to them, such
+            as ``offline.global_batch_size=64``, for error messages. The offline loop sets that of its configuration.
 
     Raises:
         ConfigError: The number of rows is 0.
@@ -57,6 +59,7 @@ class BatchLoader:
         self.rows, self.batch, self.make, self.device = rows, batch, make, torch.device(device)
         self.seed, self.rank, self.world_size, self.row_steps = seed, rank, world_size, row_steps
         self.batches_drawn = 0
+        self.batch_size_setting: Callable[[int, int], str] = self._global_batch_setting
         self._orders: dict[int, Tensor] = {}
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="batch-loader") if threads else None
         self._ahead: deque[Future] = deque()
@@ -111,9 +114,11 @@ class BatchLoader:
         """
         saved, now = states[0].get("batch", 0) * len(states), self.batch * self.world_size
         if saved != now:
+            fix = f"Write {self.batch_size_setting(saved // self.world_size, self.world_size)}."
+            if saved % self.world_size:
+                fix = f"Resume with a number of ranks that divides {saved}."
             raise ConfigError(
-                f"The checkpoint was saved with batches of {saved} rows over all ranks, but this run has {now}. Write "
-                f"offline.global_batch_size={saved * self.row_steps}."
+                f"The checkpoint was saved with batches of {saved} rows over all ranks, but this run has {now}. {fix}"
             )
         self._continue(states[0])
 
@@ -127,10 +132,12 @@ class BatchLoader:
         if state.get("batch", self.batch) != self.batch:
             raise ConfigError(
                 f"The checkpoint was saved with batches of {state['batch']} rows on each rank, but this run has "
-                f"{self.batch}. Write offline.global_batch_size="
-                f"{state['batch'] * self.world_size * self.row_steps}."
+                f"{self.batch}. Write {self.batch_size_setting(state['batch'], self.world_size)}."
             )
         self._continue(state)
+
+    def _global_batch_setting(self, rows: int, world_size: int) -> str:
+        return f"offline.global_batch_size={rows * world_size * self.row_steps}"
 
     def _continue(self, state: dict) -> None:
         if state["rows"] != self.rows:

@@ -32,7 +32,8 @@ class Config:
     benchmark: str = "libero_90"
     """Benchmark of `tasks`: libero_spatial, libero_object, libero_goal, libero_90 or libero_10."""
     tasks: tuple[str, ...] = ("close the top drawer of the cabinet",)
-    """Tasks by number, name or instruction; empty is all tasks of the benchmark."""
+    """Tasks that `demos` records and that evaluations play, by number, name or instruction; empty is all tasks of the
+    benchmark. Training learns all tasks of the demonstrations."""
     data: FilePath = ""
     """Demonstrations to learn from: a folder of recordings, a LIBERO HDF5 file or a folder of them, or a
     LeRobotDataset v3; empty is `demos_dir`."""
@@ -45,7 +46,8 @@ class Config:
     """Standard deviation of the noise on executed actions while `demos` records. The recorded actions have no noise, so
     they show how to recover from errors."""
     record_missing: bool = False
-    """Record demonstrations before training if `demos_dir` has none and `data` is empty, as the stage `demos` does."""
+    """Record demonstrations before training, as the stage `demos` does, for those of `tasks` that `demos_dir` lacks. It
+    has no effect with `data`, nor if `demos_dir` has demonstrations of other tasks only."""
     project: FilePath = "runs/libero"
     """Folder of the stage pipeline: demonstrations and the runs of its stages."""
     cache_dir: FilePath = ""
@@ -125,14 +127,14 @@ def finalize(config: Config, stage: str) -> Config:
         stage: Name of the stage.
 
     Raises:
-        ConfigError: Both `save_updates` and `run.save_interval` are set, the run has no budget, or the stage pipeline
-            has one in steps.
+        ConfigError: Both `save_updates` and `run.save_interval` are set for a new run, the run has no budget, or the
+            stage pipeline has one in steps.
     """
     config = replace(config, benchmark=find_benchmark(config.benchmark))
     if precision := launched_precision(config):
         config = replace(config, run=replace(config.run, precision=precision))
     run, world_size = config.run, launch.world_size(config.run)
-    if config.save_updates and run.save_interval:
+    if config.save_updates and run.save_interval and not run.resume:  # with resume, the interval is the saved one
         raise ConfigError(
             f"save_updates={config.save_updates} and run.save_interval={run.save_interval} are two intervals "
             f"between checkpoints. Write only one of them."

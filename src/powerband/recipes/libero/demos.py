@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from powerband.envs.workers.supervision import Supervision
 from powerband.recipes.libero.config import Config
 from powerband.recipes.libero.env.gymnasium_env import CAMERAS, HZ
 from powerband.recipes.libero.env.scripted_policy import ScriptedDemonstrator, task_script
-from powerband.recipes.libero.env.tasks import LiberoTask
+from powerband.recipes.libero.env.tasks import LiberoNotInstalled, LiberoTask
 from powerband.recipes.libero.env.vec_env import make_libero_vec_env, num_simulators
 
 VERSION = 2
@@ -36,17 +36,36 @@ POLICY_FIELDS = ("eef_pos", "eef_quat", "poses", "rotations", "goals_met")
 
 def demos(config: Config, run: Run) -> None:
     """Records demonstrations of every task of the configuration, one folder per task."""
-    for task in config.selected_tasks():
-        folder = record(config, task, demos_folder(config, run.dir), run.console.note)
-        run.console.note(f"{task.instruction}: the recording is finished, in {folder}")
+    _record_tasks(config, run, config.selected_tasks())
 
 
 def record_missing(config: Config, run: Run) -> None:
-    """Records demonstrations as the stage demos does, unless the folder has a finished recording."""
+    """Records the tasks of the configuration that have no finished recording, as the stage demos does.
+
+    It records none if the folder has recordings of other tasks only, which are then the training data. Nor does it if
+    the folder has recordings and LIBERO is not installed.
+    """
     folder = demos_folder(config, run.dir)
-    if not any(folder.glob("*/manifest.json")):
-        run.console.note(f"{folder} has no demonstrations. They are recorded first (record_missing=true).")
-        demos(config, run)
+    recorded = {path.parent.name for path in folder.glob("*/manifest.json")}
+    try:
+        tasks = config.selected_tasks()
+    except LiberoNotInstalled:
+        if recorded:
+            return
+        raise
+    missing = [task for task in tasks if task.key not in recorded]
+    if missing and (not recorded or any((folder / task.key).exists() for task in tasks)):
+        run.console.note(
+            f"{folder} lacks demonstrations of {len(missing)} of {len(tasks)} task(s). They are recorded first "
+            f"(record_missing=true)."
+        )
+        _record_tasks(config, run, missing)
+
+
+def _record_tasks(config: Config, run: Run, tasks: Iterable[LiberoTask]) -> None:
+    for task in tasks:
+        folder = record(config, task, demos_folder(config, run.dir), run.console.note)
+        run.console.note(f"{task.instruction}: the recording is finished, in {folder}")
 
 
 def demos_folder(config: Config, run_dir: Path) -> Path:
@@ -132,7 +151,7 @@ class _DemonstrationSession:
     ) -> None:
         self.config, self.task, self.recording, self.count = config, task, recording, count
         places, script = task_script(task)
-        self.first = len(recording.numbers)
+        self.first = max(recording.numbers, default=-1) + 1  # above all numbers, because one may have been removed
         self.seed = config.run.seed + 7919 * self.first  # a resumed recording starts from other states than before
         rows = min(num_simulators(config.num_workers), count)
         kwargs: dict[str, Any] = {"benchmark": task.benchmark, "task": str(task.index), "chunk": 1, "frames": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from powerband.recipes.libero.rdt import RDTLearner
 from powerband.recipes.libero.settings import Evaluation
 
 STATISTICS_FILE = "statistics.json"
-"""File in the run folder with the statistics and the control frequency of the demonstrations."""
+"""File in the run folder with the statistics, the control frequency and the cameras of the demonstrations."""
 FILM_STRIP_FRAMES = 6
 """Frames in the image of an episode."""
 DEADLINE_S = 300.0
@@ -48,6 +48,7 @@ class ChunkActor:
         encode: Frozen image encoder from n images (n, height, width, 3) uint8 to features (n, P patches, D features);
             None if the policy encodes images itself, or observes none.
         hz: Control frequency that the policy observes: that of its demonstrations, in actions per second.
+        cameras: Cameras of the demonstrations; the images of others are masked, as they are in training.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class ChunkActor:
         exec_horizon: int,
         encode: Callable[[Tensor], Tensor] | None = None,
         hz: float = HZ,
+        cameras: Sequence[str] = tuple(CAMERAS),
     ) -> None:
         self.learner, self.task, self.exec_horizon, self.encode = learner, task, exec_horizon, encode
-        self.hz = hz
+        self.hz, self.camera_mask = hz, torch.tensor([camera in cameras for camera in CAMERAS])
 
     def __call__(self, obs: dict[str, Tensor], carry: Tensor | None) -> tuple[Tensor, None]:
         """Returns actions (N, exec_horizon, 7) in [-1, 1] for N environments, and None: the policy has no memory.
@@ -82,7 +84,7 @@ class ChunkActor:
             images = obs["images"]
             age = torch.arange(images.shape[1] - 1, -1, -1)  # in actions; frames from before the episode are masked
             result["images"] = images
-            result["image_mask"] = (obs["step_count"] >= age).unsqueeze(-1).expand(images.shape[:3])
+            result["image_mask"] = (obs["step_count"] >= age).unsqueeze(-1) & self.camera_mask
         result = {name: value.to(device) for name, value in result.items()}
         if self.encode is not None:
             images = result.pop("images")
@@ -90,14 +92,15 @@ class ChunkActor:
         return result
 
 
-def demonstration_hz(run_dir: Path) -> float:
-    """Returns the control frequency of the demonstrations of a run, in actions per second.
+def demonstrated_view(run_dir: Path) -> tuple[float, tuple[str, ...]]:
+    """Returns the control frequency of the demonstrations of a run, in actions per second, and their cameras.
 
-    It is stored with the statistics of the run. Runs of an older version did not store it; for them it is that of the
-    simulator, 20.
+    They are stored with the statistics of the run. Runs of an older version did not store them; for them they are those
+    of the simulator, 20 and all cameras.
     """
     path = run_dir / STATISTICS_FILE
-    return float(json.loads(path.read_text(encoding="utf-8")).get("hz", HZ)) if path.exists() else HZ
+    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return float(stored.get("hz", HZ)), tuple(stored.get("cameras", CAMERAS))
 
 
 def random_actions(exec_horizon: int, seed: int) -> Policy:
@@ -276,9 +279,9 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     restore_learner(checkpoint, learner)
     videos = Path(options.video_output_dir) if options.video_output_dir else folder / "videos"
     rows: list[dict[str, Any]] = []
-    hz = demonstration_hz(run_dir)
+    hz, cameras = demonstrated_view(run_dir)
     for number, task in enumerate(tasks):
-        actor = ChunkActor(learner, number, exec_horizon, vision, hz)
+        actor = ChunkActor(learner, number, exec_horizon, vision, hz, cameras)
         for name in options.policies:
             learner.noise = NoiseSource(options.seed, context.device)  # independent of the rows above
             policy: Policy = actor if name == "policy" else random_actions(exec_horizon, options.seed)

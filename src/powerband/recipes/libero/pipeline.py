@@ -11,7 +11,7 @@ from powerband.recipes.libero.config import Config
 
 
 def pipeline(config: Config, run: Run) -> dict[str, Any]:
-    """Runs the stages demos and train and then ``powerband eval``, each unless it is complete.
+    """Runs the stages demos and train and then ``powerband eval``, each unless it is complete with the same tasks.
 
     The stage demos is left out if the option ``data`` names the demonstrations.
 
@@ -25,7 +25,8 @@ def pipeline(config: Config, run: Run) -> dict[str, Any]:
     demos = f"demos_dir={config.demos_dir or project / 'demos'}"
     shared = ("--config", str(settings), demos)
     stages = ("train",) if config.data else ("demos", "train")
-    commands = [StageCommand(stage, ("train", "libero", stage, *shared)) for stage in stages]
+    chosen = {"benchmark": config.benchmark, "tasks": list(config.tasks), "data": config.data}
+    commands = [StageCommand(stage, ("train", "libero", stage, *shared), chosen) for stage in stages]
     commands.append(StageCommand("evaluate", ("eval", str(project / "runs" / "train"))))
     done = run_stages(run, commands, project, continue_command("libero", settings, project))
     return {"done": done, "project": str(project)}

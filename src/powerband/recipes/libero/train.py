@@ -60,7 +60,7 @@ def train(config: Config, run: Run) -> None:
         learner.state_spread = spread / statistics["state_std"].to(run.device)
     for policy in (learner.policy, learner.acting):
         policy.set_statistics(**statistics)
-    _store_statistics(run, data.statistics, config.statistics, data.episodes.hz)
+    _store_statistics(run, data, config.statistics)
     _describe(config, run, data, learner)
     loader = BatchLoader(
         data.chunks.rows,
@@ -77,7 +77,7 @@ def train(config: Config, run: Run) -> None:
         before_save=learner.gather,
         export=lambda: {f"{EMA_FOLDER}/{name}": data for name, data in published_files(learner.acting).items()},
     )
-    offline(run, learner, loader, config.offline, hooks)
+    offline(run, learner, loader, config.offline, hooks, config.rdt.gradient_accumulation_steps)
     run.export_policy(learner.policy_state())
 
 
@@ -142,15 +142,15 @@ def _first(texts: Sequence[str]) -> str:
     return f"{texts[0]!r}" + (f" and {len(texts) - 1} more" if len(texts) > 1 else "")
 
 
-def _store_statistics(run: Run, statistics: Mapping[str, Statistics], units: StatisticsKind, hz: float) -> None:
-    """Writes the normalisation statistics and the control frequency `hz` (actions per second) to the run folder.
+def _store_statistics(run: Run, data: DemonstrationData, units: StatisticsKind) -> None:
+    """Writes normalisation statistics, control frequency and cameras of the demonstrations to the run folder.
 
     A resumed run must have the same statistics and units.
 
     Raises:
         ConfigError: The stored statistics describe other data, or are used in other units.
     """
-    path = run.dir / STATISTICS_FILE
+    path, statistics = run.dir / STATISTICS_FILE, data.statistics
     if run.settings.resume and path.exists():
         stored = json.loads(path.read_text(encoding="utf-8"))
         if (stored_units := stored.get("units", "zscore")) != units:
@@ -166,7 +166,8 @@ def _store_statistics(run: Run, statistics: Mapping[str, Statistics], units: Sta
                 )
     if run.ranks.leads:
         content: dict[str, Any] = {kind: each.to_dict() for kind, each in statistics.items()}
-        path.write_text(json.dumps({**content, "units": units, "hz": hz}, indent=1))
+        content |= {"units": units, "hz": data.episodes.hz, "cameras": data.episodes.cameras}
+        path.write_text(json.dumps(content, indent=1))
 
 
 def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLearner) -> None:
@@ -195,7 +196,7 @@ def _describe(config: Config, run: Run, data: DemonstrationData, learner: RDTLea
         if first < second:
             run.console.note(
                 f"Two tasks have the same instruction, {instructions[first]!r}, so the policy cannot distinguish them. "
-                f"Train on one of them with tasks=."
+                f"Name the folder or file with the demonstrations of one of them: data=PATH."
             )
 
 
@@ -245,6 +246,7 @@ class TrainingEvaluation:
         for task in self.config.selected_tasks():
             if task.instruction in instructions:
                 number = instructions.index(task.instruction)
-                actor = ChunkActor(self.learner, number, exec_horizon, self.data.vision, self.data.episodes.hz)
+                episodes = self.data.episodes
+                actor = ChunkActor(self.learner, number, exec_horizon, self.data.vision, episodes.hz, episodes.cameras)
                 rates.append(evaluate_task(self.config, task, actor, exec_horizon, options)["success"])
         return sum(rates) / max(1, len(rates))

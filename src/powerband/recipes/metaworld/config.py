@@ -6,11 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from powerband.algos.settings import SACConfig
-from powerband.core.config import RunConfig
+from powerband.core.config import RunConfig, stored_config
 from powerband.core.config.ranges import FilePath, Pixels, Range, Seed, Size, SizeOrZero, Workers, check_ranges
+from powerband.core.config.saved import named_run
 from powerband.core.errors import ConfigError
 from powerband.loops.config import OfflineConfig, OffPolicyConfig
 from powerband.recipes.metaworld.env.tasks import MT10_TASKS, TASK_SETS, Backend, TaskConfig, resolve_task
+from powerband.recipes.metaworld.old_names import OLD_NAMES
 from powerband.recipes.metaworld.settings import (
     CollectConfig,
     DistillConfig,
@@ -124,15 +126,16 @@ def finalize(config: Config, stage: str) -> Config:
     """Returns a copy of the configuration with resolved task names and the length of the run.
 
     Task names lose their version: "reach-v2" becomes "reach". If ``run.env_steps`` is 0, it becomes the number of
-    environment steps of `stage`. In the offline stages represent and distill, each sampled transition counts as one
-    environment step.
+    environment steps of `stage`. With ``run.resume``, it also becomes this number if the user changes the option that
+    sets it, such as ``student_steps``, and not ``run.env_steps`` itself.
 
     Args:
         config: Configuration as the user wrote it.
         stage: Name of the stage that will run, such as "expert".
 
     Raises:
-        ConfigError: A task is unknown, or the stage pipeline has a budget in steps.
+        ConfigError: A task is unknown, the stage pipeline has a budget in steps, or a resumed run of online_distill
+            has another number of steps than before.
     """
     if stage == "pipeline" and config.run.env_steps > 1:  # a saved configuration has 1
         raise ConfigError(
@@ -141,9 +144,21 @@ def finalize(config: Config, stage: str) -> Config:
         )
     task = config.task if config.task in TASK_SETS else resolve_task(config.task)[0]
     tasks = tuple(resolve_task(each, "tasks")[0] for each in config.tasks)
+    config = replace(config, task=task, tasks=tasks)
+    env_steps = config.run.env_steps or _stage_steps(config, stage)
+    if config.run.resume:
+        env_steps = _resumed_steps(config, stage)
+    return replace(config, run=replace(config.run, env_steps=env_steps))
+
+
+def _stage_steps(config: Config, stage: str) -> int:
+    """Returns the environment steps of `stage` by its own options; task names in `config` have no version.
+
+    In the offline stages represent and distill, each sampled transition counts as one environment step.
+    """
     batch = config.offline.global_batch_size
     budgets = {
-        "expert": config.expert_steps or EXPERT_STEPS.get(task, OTHER_EXPERT_STEPS),
+        "expert": config.expert_steps or EXPERT_STEPS.get(config.task, OTHER_EXPERT_STEPS),
         "online_distill": config.online_steps,
         "represent": config.represent_updates * batch,
         "distill": (config.distill.actor_updates + config.distill.critic_updates) * batch,
@@ -152,8 +167,27 @@ def finalize(config: Config, stage: str) -> Config:
         "student_finetune": config.student_steps,
         "pipeline": 1,
     }
-    run = config.run if config.run.env_steps else replace(config.run, env_steps=budgets[stage])
-    return replace(config, task=task, tasks=tasks, run=run)
+    return budgets[stage]
+
+
+def _resumed_steps(config: Config, stage: str) -> int:
+    """Returns the environment steps of a run that ``config.run.resume`` names, which are compared with its saved ones.
+
+    Raises:
+        ConfigError: The stage is online_distill, and the number differs from the saved one.
+    """
+    saved = stored_config(named_run(config.run.resume, "resume"), Config, OLD_NAMES)
+    own = _stage_steps(config, stage)
+    env_steps = config.run.env_steps or own
+    if env_steps == saved.run.env_steps and own != _stage_steps(saved, stage):
+        env_steps = own
+    if stage == "online_distill" and env_steps != saved.run.env_steps:
+        raise ConfigError(
+            f"env_steps={env_steps} differs from env_steps={saved.run.env_steps}, with which this run of "
+            f"online_distill started; its replay buffer has one row for each of these steps. Leave out env_steps and "
+            f"online_steps, or start a new run with online_steps={env_steps}."
+        )
+    return env_steps
 
 
 def notices(config: Config) -> list[str]:

@@ -21,7 +21,7 @@ from powerband.recipes.metaworld.env.gymnasium_env import scripted_policy
 from powerband.recipes.metaworld.env.tasks import ACTION, OBS, expand_task
 from powerband.recipes.metaworld.nets.collective import shared_state
 from powerband.recipes.metaworld.nets.trajectory import TrajectoryEncoder
-from powerband.recipes.metaworld.project_folder import REWARD_SCALE, load_collective, load_encoder, load_policy
+from powerband.recipes.metaworld.project_folder import REWARD_SCALE, load_encoder_and_collective, load_policy
 
 
 def greedy_policy(learner: Learner, device: torch.device | str = "cpu") -> Policy:
@@ -63,8 +63,9 @@ def collective_policy(config: Config) -> tuple[Policy, Callable[[VecEnv], VecEnv
 
     Raises:
         MissingStage: The encoder or the collective policy has not been trained.
+        ConfigError: The collective policy learned from the codes of another encoder.
     """
-    encoder, net = load_encoder(config), load_collective(config)
+    encoder, net = load_encoder_and_collective(config)
 
     @torch.no_grad()
     def act(obs: Tree, carry: Tensor | None) -> tuple[Tensor, None]:

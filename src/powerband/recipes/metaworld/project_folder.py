@@ -4,7 +4,8 @@ The option ``project`` names the folder. A stage saves policies in ``policy/`` a
 
 - ``experts/<task>/`` contains ``policy/`` and ``data/``, ``online/<task>/`` contains ``data/``;
 - ``encoder/`` contains ``policy/``, ``probe.json`` and ``tasks.png``;
-- ``collective/`` and ``students/<task>/`` contain ``policy/``;
+- ``collective/`` contains ``policy/`` and ``encoder.json``, the hash of the encoder whose codes it learned from;
+- ``students/<task>/`` contains ``policy/``;
 - ``evaluation.json`` is the table of the stage evaluate.
 
 A policy is a safetensors file with its configuration. Transitions are shards (`powerband.data.recorded.shards`).
@@ -12,6 +13,7 @@ A policy is a safetensors file with its configuration. Transitions are shards (`
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,7 @@ from powerband.core.config import from_json, to_json
 from powerband.core.config.saved import saved_text
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
+from powerband.core.regular_files import read_object, replace_text
 from powerband.core.run.checkpoints.checkpoint_writer import export_policy
 from powerband.data.recorded.shards import read_manifest, read_shards
 from powerband.recipes.metaworld.algos.expert import build_learner, load_sac_tensors
@@ -35,6 +38,10 @@ from powerband.recipes.metaworld.old_names import OLD_NAMES
 
 REWARD_SCALE = 0.1
 """Factor on rewards in the input of the trajectory encoder, because rewards reach from 0 to 10."""
+
+
+ENCODER_FILE = "encoder.json"
+"""File in the folder of the collective network with the hash of its encoder."""
 
 
 class MissingStage(ConfigError):
@@ -129,6 +136,43 @@ def load_collective(config: Config, device: torch.device | str = "cpu") -> Colle
     net = CollectiveActorCritic(own.represent.net.code, own.distill.hidden).to(device)
     net.load_state_dict(tensors)
     return net.eval()
+
+
+def save_collective(config: Config, net: CollectiveActorCritic, encoder: TrajectoryEncoder) -> None:
+    """Writes the collective network, with the sizes and the hash of the encoder whose codes it learned from."""
+    folder = stage_folder(config, "collective")
+    represent = replace(config.represent, net=encoder.config)
+    save_policy(folder, replace(config, represent=represent), dict(net.state_dict()))
+    replace_text(folder / ENCODER_FILE, json.dumps({"sha256": _encoder_hash(encoder)}))
+
+
+def load_encoder_and_collective(
+    config: Config, device: torch.device | str = "cpu"
+) -> tuple[TrajectoryEncoder, CollectiveActorCritic]:
+    """Loads the trajectory encoder, and the collective network that learned from its codes.
+
+    Raises:
+        MissingStage: One of them has not been trained.
+        ConfigError: The collective network learned from the codes of another encoder.
+    """
+    encoder, net = load_encoder(config, device), load_collective(config, device)
+    folder = stage_folder(config, "collective")
+    known = (folder / ENCODER_FILE).exists()  # earlier versions saved no hash
+    if known and read_object(folder / ENCODER_FILE).get("sha256") != _encoder_hash(encoder):
+        raise ConfigError(
+            f"{folder} has a collective network that learned from the codes of another encoder than the one in "
+            f"{stage_folder(config, 'encoder')}. Write {stage_command(config, 'distill')} again, with the settings of "
+            f"its earlier run."
+        )
+    return encoder, net
+
+
+def _encoder_hash(encoder: TrajectoryEncoder) -> str:
+    """Returns the SHA-256 hash of the tensors of an encoder, on any device."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(encoder.state_dict().items()):
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def load_transitions(config: Config, what: str, task: str, stage: str) -> dict[str, Tensor]:

@@ -63,7 +63,8 @@ class Config:
     """Algorithm: ppo has a GRU and learns from the environment; diffusion and clone learn chunks of actions from
     demonstrations."""
     renderer: Literal["caster", "mujoco"] = "caster"
-    """Renderer of the camera in training: the ray caster, or MuJoCo by OpenGL in worker processes (ppo)."""
+    """Renderer of the camera in training: the ray caster, or MuJoCo by OpenGL in worker processes (ppo). Evaluations
+    and demonstrations always have images of the ray caster."""
     num_workers: Workers = -1
     """Worker processes of each rank with renderer=mujoco; -1 starts one per core (two with double_buffer), 0 renders in
     the training process."""
@@ -202,6 +203,13 @@ def notices(config: Config) -> list[str]:
         found.append(f"scenes.plans has no effect: plans_dir={config.plans_dir} has the plans.")
     if config.algo != "ppo" and not config.chunks.gru and config.chunks.sequence != ChunkConfig().sequence:
         found.append(f"chunks.sequence={config.chunks.sequence} has no effect without a memory. Write chunks.gru=256.")
+    if config.renderer == "mujoco":
+        found.append(
+            "renderer=mujoco renders the images of training only: evaluations and the stage demos use the ray caster."
+            if config.algo == "ppo"
+            else f"renderer=mujoco has no effect with algo={config.algo}: the ray caster renders demonstrations and "
+            f"evaluations."
+        )
     steps = config.steps_per_update
     message = (
         f"save_updates={config.save_updates:,} is save_interval={config.save_updates * steps:,} environment steps: an "
@@ -259,7 +267,7 @@ def check(config: Config, world_size: int) -> None:
             f"renderer=caster, or leave sensors.shading out."
         )
     check_files = load_object("powerband.recipes.sketchnav.plans.file_checks:check_files")
-    check_files(config.episode_file, config.plans_dir, config.metres_per_pixel)
+    check_files(config.episode_file, config.plans_dir, config.metres_per_pixel, config.scenes.sketch_px)
 
 
 SMALL: dict[str, Any] = {

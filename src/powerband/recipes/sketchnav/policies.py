@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from powerband.algos.action_chunks import ActionChunkLearner
 from powerband.algos.ppo import PPO
 from powerband.core.errors import ConfigError
-from powerband.data.types import Tree
+from powerband.data.types import Tree, tree_map
 from powerband.recipes.sketchnav.env.baselines import ForwardAndTurn, RandomWalk
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.imitation.chunk_actor import NavigationChunkActor
@@ -35,8 +36,20 @@ def encoder_of(learner: NavigationLearner) -> SketchNet:
     return learner.encoder
 
 
+def device_of(learner: NavigationLearner) -> torch.device:
+    """Returns the device of a learner, which may differ from that of the environment."""
+    return encoder_of(learner).sketch.sketches.device
+
+
+def on_device(obs: Tree, device: torch.device) -> Tree:
+    """Returns the observations on `device`; those that are there already are not copied."""
+    return tree_map(lambda value: value.to(device), obs)
+
+
 def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float = 1.0) -> Act:
     """Turns a learner into a policy that uses the sketches of `episodes`.
+
+    The environment may be on another device: its observations move to the learner, and the actions move back.
 
     Args:
         learner: Learner, whose encoder receives the sketches.
@@ -46,11 +59,23 @@ def as_policy(learner: NavigationLearner, episodes: Episodes, temperature: float
     Returns:
         The policy, a function (environment, observations, carry) -> (actions, carry); the carry is its memory.
     """
-    encoder = encoder_of(learner)
-    encoder.sketch.set_sketches(episodes.sketch.to(encoder.sketch.sketches.device))
-    if isinstance(learner, ActionChunkLearner):
-        return NavigationChunkActor(learner, encoder.image_keys)
-    ppo = learner  # a new name, because the closure below does not keep the narrowed type
+    encoder, device = encoder_of(learner), device_of(learner)
+    encoder.sketch.set_sketches(episodes.sketch.to(device))
+    choose = (
+        NavigationChunkActor(learner, encoder.image_keys)
+        if isinstance(learner, ActionChunkLearner)
+        else _ppo_policy(learner, temperature)
+    )
+
+    def act(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        action, carry = choose(env, on_device(obs, device), carry)
+        return action.to(env.device), carry
+
+    return act
+
+
+def _ppo_policy(ppo: PPO, temperature: float) -> Act:
+    """Returns the policy of `ppo`, which samples actions with `temperature`, or takes the likeliest if it is 0."""
 
     def act(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if temperature:

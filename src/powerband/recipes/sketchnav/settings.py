@@ -119,8 +119,8 @@ class EpisodeConfig:
     sketch: Literal["smooth", "varied", "abstract", "mixed", "true", "blank"] = "mixed"
     """Level of the sketches: varied is smooth with other pens and pages, mixed alternates smooth and abstract, true is
     the plan itself, blank is an empty page."""
-    sketch_px: Annotated[int, Range(at_least=16, at_most=512)] = 64
-    """Side of the sketch that the policy sees, in pixels."""
+    sketch_px: Annotated[int, Range(at_least=36, at_most=512)] = 64
+    """Side of the sketch that the policy sees, in pixels; dots are not visible on a smaller one than 36."""
 
     def __post_init__(self) -> None:
         if self.min_size_m > self.max_size_m:

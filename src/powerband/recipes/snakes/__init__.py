@@ -9,6 +9,7 @@ from powerband.recipes.snakes.config import (
     Config,
     check,
     finalize,
+    notices,
 )
 from powerband.recipes.snakes.evaluation_options import OLD_EVALUATION_NAMES, Evaluation
 
@@ -23,6 +24,7 @@ RECIPE = Recipe(
     combined_options="powerband.recipes.snakes.load_model:resumed_run",
     implied_algo=IMPLIED_ALGO,
     finalize=finalize,
+    notices=notices,
     check=check,
     score="win_greedy",
     held_out_seeds=(10_000, 20_000),

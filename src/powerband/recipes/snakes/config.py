@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from powerband.algos.settings import DDPGConfig, PPOConfig
@@ -13,6 +14,7 @@ from powerband.core.config.ranges import Interval, Range, Share, SizeOrZero, che
 from powerband.core.config.saved import named_run, recipe_of
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
+from powerband.core.machine.device import expected_ranks
 from powerband.core.recipe import Algorithm
 from powerband.loops.config import OffPolicyConfig, OnPolicyConfig
 
@@ -130,16 +132,60 @@ def _stored_opponent(config: Config) -> str:
     if config.run.resume and not os.path.exists(path):
         return path
     if not os.path.exists(path) and os.sep not in named:
-        near = get_close_matches(named, OPPONENTS, 1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(
-            f"Unknown opponent {shortened(named)!r}. {hint}Available: {', '.join(OPPONENTS)}, or the folder of a run "
-            f"or checkpoint of snakes."
-        )
+        raise unknown_opponent(named, OPPONENTS)
     run = named_run(path, "opponent")
     if (recipe := recipe_of(run)) != "snakes":
         raise ConfigError(f"opponent={shortened(named)} is a run of {recipe}. Name a run of snakes.")
     return path
+
+
+def unknown_opponent(name: str, available: tuple[str, ...]) -> ConfigError:
+    """Returns the error for a name that is neither a folder nor one of the `available` players."""
+    near = get_close_matches(name, available, 1)
+    hint = f"Did you mean {near[0]!r}? " if near else ""
+    return ConfigError(
+        f"Unknown opponent {shortened(name)!r}. {hint}Available: {', '.join(available)}, or the folder of a run or "
+        f"checkpoint of snakes."
+    )
+
+
+def notices(config: Config) -> list[str]:
+    """Returns messages about options of self-play that have no effect, or another effect than their value says.
+
+    Args:
+        config: Configuration as the user wrote it, before `finalize` replaces opponent=auto.
+    """
+    if config.algo == "ppo" and config.opponent in ("auto", "self"):
+        return _notices_of_mirrored(config)
+    options = ("mirrored", "pool_size", "snapshot_interval")
+    unused = [f"{name}={getattr(config, name)}" for name in options if getattr(config, name) != getattr(Config, name)]
+    if not unused:
+        return []
+    return [f"{', '.join(unused)}: no effect without self-play, which is algo=ppo with opponent=self. Leave it out."]
+
+
+def _notices_of_mirrored(config: Config) -> list[str]:
+    """Returns messages about a share of mirrored boards that is rounded on each rank."""
+    boards, ranks = config.on_policy.num_envs, expected_ranks(config.run)
+    if boards % ranks:
+        return []  # `check` refuses it
+    found, boards = [], boards // ranks
+    exact = config.mirrored * boards
+    mirrored = round(exact)
+    if ranks > 1 and abs(exact - mirrored) > 1e-6:
+        whole = Fraction(config.mirrored).limit_denominator(1000).denominator * ranks
+        found.append(
+            f"mirrored={config.mirrored:g} of the {boards} boards on each of {ranks} ranks is rounded to {mirrored} "
+            f"boards, so another number of ranks has another share. Write on_policy.num_envs="
+            f"{-(-boards * ranks // whole) * whole} for a whole number."
+        )
+    if mirrored == boards and config.mirrored < 1:
+        found.append(
+            f"mirrored={config.mirrored:g} leaves none of the {boards} boards on each rank to past policies, so "
+            f"pool_size and snapshot_interval have no effect. Write mirrored={(boards - 1) / boards:g} or less, or "
+            f"mirrored=1."
+        )
+    return found
 
 
 def check(config: Config, world_size: int) -> None:

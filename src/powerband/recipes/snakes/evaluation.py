@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
+from powerband.recipes.snakes.config import SCRIPTED, unknown_opponent
 from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.env import SnakesEnv
 from powerband.recipes.snakes.env.opponents import GreedyOpponent, PolicyOpponent, RandomOpponent
@@ -139,14 +142,17 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[..., tuple[An
 
     Returns:
         One dict per opponent: its name as ``opponent``, and the results that `summary` computes, such as ``wins``.
+
+    Raises:
+        ConfigError: An opponent is neither a scripted player nor a run; no game has been played then.
     """
     from powerband.recipes.snakes.env import board_image as draw
 
     context, rows = evaluation_context(options.gpus, options.precision, options.workers), []
     own = as_player(*load(folder, context))
-    for name in options.policies:
-        scripted = name in SCRIPTED_OPPONENTS
-        opponent = SCRIPTED_OPPONENTS[name]() if scripted else as_player(*load(Path(name), context))
+    opponents = {name: _player(name, lambda path: load(path, context)) for name in options.policies}
+    labels = file_labels(options.policies)
+    for name, opponent in opponents.items():
         frames: list[Any] = []
 
         def watch(state: SnakesState, frames: list[Any] = frames, name: str = name) -> None:
@@ -165,8 +171,26 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[..., tuple[An
             flush=True,
         )
         if frames:
-            label = name if name in SCRIPTED_OPPONENTS else Path(name).name
-            write_video(frames, folder / "videos" / f"{label}.mp4", fps=10)
-            save_image(folder / f"game-{label}.png", frames[len(frames) * 3 // 4])
+            write_video(frames, folder / "videos" / f"{labels[name]}.mp4", fps=10)
+            save_image(folder / f"game-{labels[name]}.png", frames[len(frames) * 3 // 4])
     (folder / "eval-games.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
     return rows
+
+
+def _player(name: str, load: Callable[[Path], tuple[Any, str]]) -> Any:
+    """Creates the player `name`: a scripted one, or the policy of a run or checkpoint, which `load` loads."""
+    if name in SCRIPTED_OPPONENTS:
+        return SCRIPTED_OPPONENTS[name]()
+    if name != "last" and os.sep not in name and not Path(name).expanduser().exists():
+        raise unknown_opponent(name, SCRIPTED)
+    return as_player(*load(Path(name)))
+
+
+def file_labels(names: tuple[str, ...]) -> dict[str, str]:
+    """Returns a part of a file name for each opponent: the last part of its path.
+
+    Opponents with the same last part, such as checkpoints ``last`` of two runs, get all parts, joined with "-".
+    """
+    parts = {name: [part for part in Path(name).parts if part != os.sep] or [name] for name in names}
+    times = Counter(each[-1] for each in parts.values())
+    return {name: each[-1] if times[each[-1]] == 1 else "-".join(each) for name, each in parts.items()}

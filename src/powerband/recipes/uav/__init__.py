@@ -8,6 +8,7 @@ from powerband.recipes.uav.config import (
     Config,
     check,
     finalize,
+    notices,
 )
 from powerband.recipes.uav.evaluation_options import OLD_EVALUATION_NAMES, Evaluation
 
@@ -21,6 +22,7 @@ RECIPE = Recipe(
     old_names=OLD_NAMES,
     config_variable="CONFIG_FILE_PATH",
     finalize=finalize,
+    notices=notices,
     check=check,
     score="f1_end",
     held_out_seeds=(10_000, 20_000, 30_000),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ def compared_policies(names: tuple[str, ...], world: World) -> dict[str, tuple[A
 
     Returns:
         Each policy by its name in the printed table, and the settings of its missions: `world` with the observations
-        of the policy. lawnmower has one policy per altitude of `world`.
+        of the policy. lawnmower has one policy per altitude of `world`. The name of another run is its folder as in
+        `names`, because the last part of a path can be the same for two runs.
 
     Raises:
         ConfigError: A name is neither a planner nor an existing folder, or the run in the folder has other altitudes.
@@ -51,7 +53,7 @@ def compared_policies(names: tuple[str, ...], world: World) -> dict[str, tuple[A
                 policies[f"lawnmower {height:g} m"] = planner_policy(LawnmowerPlanner(index)), world
         elif Path(name).exists():
             learner, observed = load_other_run(Path(name), world)
-            policies[Path(name).name] = deterministic_policy(learner), observed
+            policies[name] = deterministic_policy(learner), observed
         else:
             raise ConfigError(
                 f"policies={name}: {name!r} is neither a planner nor a folder. Write random, lawnmower, greedy, none, "
@@ -63,54 +65,77 @@ def compared_policies(names: tuple[str, ...], world: World) -> dict[str, tuple[A
 def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
     """Flies the same missions with the newest checkpoint of a run and with each planner, and prints a table.
 
-    Writes ``eval-missions.json``, curves, an image and a video to the run folder `folder`.
+    Writes ``eval-missions.json``, then curves, an image and a video to the run folder `folder`. These show the first
+    combination of team size and communication range.
 
     Returns:
         One dict per combination of policy, team size and communication range, with the keys ``policy``, ``n_agents``
-        and ``comm_range_m``, which is "random" if each mission draws its range. It also contains the entries of
-        `evaluation.summary`. ``this_run_ahead_f1`` is the ``f1_mean`` of this run minus that of the policy, as [mean,
-        low, high] with a 95 % interval.
+        and ``comm_range_m``, which is "random" if each mission draws its range, and "inf" without a limit. It also
+        contains the entries of `evaluation.summary`. ``this_run_ahead_f1`` is the ``f1_mean`` of this run minus that of
+        the policy, as [mean, low, high] with a 95 % interval. The intervals of a single mission are None.
     """
     context = evaluation_context(options.gpus, options.precision, options.workers or config.run.threads)
     learner, world = load_learner(folder, config, context), config.world
     rows: list[dict] = []
     curves: dict[str, dict[str, Tensor]] = {}
-    for agents in options.n_agents or (world.n_agents,):
-        for setting in _ranges(replace(world, n_agents=agents), options.comm_range_m):
-            env = UavEnv(options.episodes, setting, seed=options.seed)
-            own = env
-            if context.device.type != "cpu":
-                own = UavEnv(options.episodes, setting, device=context.device, seed=options.seed)
-            others = compared_policies(options.policies, setting)
-            policies = {"this run": (deterministic_policy(learner), setting), **others}
-            metrics = {}
-            with count_progress_bar("missions", options.episodes * len(policies), "missions") as show_progress:
-                for number, (name, (act, observed)) in enumerate(policies.items(), start=1):
-                    missions = own if name == "this run" else env
-                    if observed != setting:  # the same missions, with other observations
-                        missions = UavEnv(options.episodes, observed, seed=options.seed)
-                    metrics[name] = fly_missions(missions, act, options.seed)
-                    show_progress(options.episodes * number)
-            for name, values in metrics.items():
-                comm_range = "random" if setting.random_comm_range else setting.comm_range_m
-                row = {"policy": name, "n_agents": agents, "comm_range_m": comm_range, **summary(values)}
-                difference = mean_interval((metrics["this run"]["f1"] - values["f1"]).mean(1))
-                row["this_run_ahead_f1"] = [round(value, 4) for value in difference]
-                rows.append(row)
-                print(_line(row), flush=True)
-            curves = curves or metrics
-    save_image(folder / "eval-curves.png", draw_curves(curves))
+    teams = [replace(world, n_agents=agents) for agents in options.n_agents or (world.n_agents,)]
+    settings = [setting for team in teams for setting in _ranges(team, options.comm_range_m)]
+    for setting in settings:
+        env = UavEnv(options.episodes, setting, seed=options.seed)
+        own = env
+        if context.device.type != "cpu":
+            own = UavEnv(options.episodes, setting, device=context.device, seed=options.seed)
+        others = compared_policies(options.policies, setting)
+        policies = {"this run": (deterministic_policy(learner), setting), **others}
+        metrics = {}
+        with count_progress_bar("missions", options.episodes * len(policies), "missions") as show_progress:
+            for number, (name, (act, observed)) in enumerate(policies.items(), start=1):
+                missions = own if name == "this run" else env
+                if observed != setting:  # the same missions, with other observations
+                    missions = UavEnv(options.episodes, observed, seed=options.seed)
+                metrics[name] = fly_missions(missions, act, options.seed)
+                show_progress(options.episodes * number)
+        for name, values in metrics.items():
+            comm_range = "random" if setting.random_comm_range else setting.comm_range_m
+            row = {"policy": name, "n_agents": setting.n_agents, "comm_range_m": comm_range, **summary(values)}
+            difference = mean_interval((metrics["this run"]["f1"] - values["f1"]).mean(1))
+            row["this_run_ahead_f1"] = [round(value, 4) for value in difference]
+            rows.append(row)
+            print(_line(row), flush=True)
+        curves = curves or metrics
+    table = json_values({"options": options.__dict__, "rows": rows})
+    (folder / "eval-missions.json").write_text(json.dumps(table, indent=2, allow_nan=False))
+    save_image(folder / "eval-curves.png", draw_curves(curves, _title(settings[0])))
     if options.video:
-        frames = film_mission(learner, world, options.seed)
+        frames = film_mission(learner, settings[0], options.seed, context.device)
         write_video(frames, folder / "videos" / "mission.mp4", fps=2)
         save_image(folder / "mission.png", frames[-1])
-    (folder / "eval-missions.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
-    return rows
+    return table["rows"]
+
+
+def json_values(value: Any) -> Any:
+    """Returns a value with None for NaN and the text "inf" for infinity, which JSON has no numbers for.
+
+    `value` is a dict, a list, a tuple, or an entry of them. Tuples become lists.
+    """
+    if isinstance(value, dict):
+        return {name: json_values(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
 
 
 def _ranges(world: World, comm_ranges_m: tuple[float, ...]) -> list[World]:
     """Returns `world` with each of the communication ranges, or unchanged if there are none."""
     return [replace(world, comm_range_m=each, random_comm_range=False) for each in comm_ranges_m] or [world]
+
+
+def _title(world: World) -> str:
+    """Returns the team size and the communication range of `world`, as a title of curves."""
+    comm_range = "random" if world.random_comm_range else f"{world.comm_range_m:g} m"
+    return f"{world.n_agents} UAVs, communication range {comm_range}"
 
 
 def _line(row: dict[str, Any]) -> str:

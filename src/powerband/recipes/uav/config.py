@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +29,8 @@ class Config:
     """Algorithm: coma has a central critic and a counterfactual baseline, iac has neither; mappo is PPO with a central
     critic of state values."""
     batches: Size = 5
-    """Mini-batches of transitions (one per UAV and step) that a rollout collects at least, in complete missions."""
+    """Mini-batches of transitions (one per UAV and step) that a rollout collects at least, in complete missions; no
+    effect if on_policy.num_envs is not 0."""
     iterations: SizeOrZero = 0
     """Budget in rollouts, instead of env_steps; 0 uses episodes or env_steps."""
     episodes: SizeOrZero = 0
@@ -57,6 +59,8 @@ def algorithm_settings(config: Config) -> COMAConfig | MAPPOConfig:
 
 def finalize(config: Config, stage: str) -> Config:
     """Returns a copy of the configuration with the missions per rollout and the length of training filled in.
+
+    The path of the map file becomes absolute, so that the run can be continued and evaluated from every folder.
 
     A mission is an episode: a team of UAVs moves over the map for ``world.budget`` + 1 steps. The length of training,
     given as ``iterations`` or ``episodes``, is converted to environment steps, ``run.env_steps``.
@@ -92,15 +96,46 @@ def finalize(config: Config, stage: str) -> Config:
             f"Write only one of them."
         )
     num_steps = loop.num_steps or mission_steps
-    rows_per_mission = num_steps * config.world.n_agents
-    ranks = expected_ranks(config.run)
-    missions = loop.num_envs or -(-config.batches * loop.minibatch_rows // (rows_per_mission * ranks)) * ranks
+    missions = loop.num_envs or _missions_of_batches(config)
     rollout_steps = missions * num_steps
     rollouts = config.iterations or -(-config.episodes * mission_steps // rollout_steps)
     run = replace(config.run, env_steps=rollouts * rollout_steps) if rollouts else config.run
-    rows = loop.minibatch_rows or missions * rows_per_mission  # 0: one mini-batch with the whole rollout
+    rows = loop.minibatch_rows or rollout_steps * config.world.n_agents  # 0: one mini-batch with the whole rollout
     loop = replace(loop, num_envs=missions, num_steps=num_steps, minibatch_rows=rows)
-    return replace(config, run=run, on_policy=loop, iterations=0, episodes=0)
+    world = config.world
+    if world.map_file:
+        world = replace(world, map_file=os.path.abspath(os.path.expanduser(world.map_file)))
+    return replace(config, world=world, run=run, on_policy=loop, iterations=0, episodes=0)
+
+
+def _missions_of_batches(config: Config) -> int:
+    """Returns the number of missions per rollout, over all ranks, that contain the transitions of `batches`."""
+    rows_per_mission = (config.on_policy.num_steps or config.world.num_steps) * config.world.n_agents
+    ranks = expected_ranks(config.run)
+    return -(-config.batches * config.on_policy.minibatch_rows // (rows_per_mission * ranks)) * ranks
+
+
+def notices(config: Config) -> list[str]:
+    """Returns messages about options without effect.
+
+    Args:
+        config: Configuration as the user wrote it, before `finalize` fills in the missions per rollout.
+    """
+    found, missions, steps = [], config.on_policy.num_envs, config.run.env_steps
+    # A run that is continued has both: the missions that finalize computed, and the batches that it computed them from.
+    if config.batches != Config.batches and missions not in (0, _missions_of_batches(config)):
+        found.append(
+            f"batches={config.batches}: no effect with on_policy.num_envs={missions}, the missions per rollout. Leave "
+            f"batches out, or write on_policy.num_envs=0."
+        )
+    budgets = {Config().run.env_steps, *(variant.get("run.env_steps") for variant in VARIANTS.values())}
+    budget = "iterations" if config.iterations else "episodes"
+    if (config.iterations or config.episodes) and not config.run.resume and steps not in budgets:
+        found.append(
+            f"env_steps={steps}: no effect with {budget}={getattr(config, budget)}, which is the budget of the run. "
+            f"Write only one of them."
+        )
+    return found
 
 
 def check(config: Config, world_size: int) -> None:

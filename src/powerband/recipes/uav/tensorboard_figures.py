@@ -87,7 +87,9 @@ class TensorboardFigures:
             name: {key: value.detach().to("cpu", copy=True) for key, value in network.state_dict().items()}
             for name, network in (("actor", self.learner.actor), ("critic", self.learner.critic))
         }
-        self._jobs.put((self.run.env_steps, weights, image, histograms))
+        loop = self.config.on_policy
+        env_steps = self.run.env_steps + loop.num_envs * loop.num_steps  # the loop counts this rollout afterwards
+        self._jobs.put((env_steps, weights, image, histograms))
 
     def _work(self) -> None:
         from torch.utils.tensorboard import SummaryWriter

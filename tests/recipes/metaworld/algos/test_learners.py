@@ -68,6 +68,12 @@ def test_representation_learns_and_resumes_bit_for_bit():
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def test_representation_accepts_every_seed():
+    for seed in (18_500_000, 2**63 - 1):
+        learner = RepresentationLearner(RepresentConfig(net=NET), RankContext.single(seed=seed))
+        assert torch.isfinite(learner.update(trajectories(4, 0))["losses/represent"])
+
+
 def test_only_masked_tokens_have_a_loss():
     learner = RepresentationLearner(RepresentConfig(mask_ratio=0.0, net=NET), RankContext.single())
     figures = learner.update(trajectories(16, 0))

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 
 import runs
 from powerband.cli import main as cli
+from powerband.cli.catalogue import configure
+from powerband.core.config import to_json
 from powerband.core.run import stage_sequence
 from powerband.data.recorded.shards import read_manifest, read_shards
 from powerband.recipes.metaworld.env.tasks import MT10_TASKS
@@ -65,13 +67,37 @@ def test_the_pipeline_writes_the_output_of_every_stage(finished):
     assert final["episodes"] == 4 and final["env_steps"] == 600
 
 
+def test_the_pipeline_with_other_tasks_repeats_the_stages_of_several_tasks(tmp_path, monkeypatch):
+    """The stages only write the configuration that they would write."""
+    started = []
+
+    def start(command: list[str], run: Any) -> int:
+        started.append(command[2])
+        folder = Path(command[-1].partition("=")[2])
+        folder.mkdir()
+        (folder / "config.json").write_text(to_json(configure("metaworld", command[2:])[2].config))
+        return 0
+
+    monkeypatch.setattr(stage_sequence, "_run_command", start)
+    for number, tasks in enumerate(("reach", "reach,drawer-close")):
+        train("pipeline", f"project={tmp_path}", f"run_dir={tmp_path / str(number)}", f"tasks={tasks}")
+    shared = ["represent", "distill", "evaluate", "student"]
+    assert started == ["expert", "online_distill", *shared, "expert", "online_distill", *shared]
+
+
+def test_an_evaluation_of_no_episodes_ends_with_a_note(tmp_path, capfd):
+    train("evaluate", "final_episodes=0", f"project={tmp_path}", f"run_dir={tmp_path / 'run'}")
+    assert "final_episodes=0: no policy is evaluated" in capfd.readouterr().out
+    assert not (tmp_path / "evaluation.json").exists()
+
+
 @pytest.mark.slow
 def test_the_pipeline_skips_complete_stages(finished, tmp_path, capfd):
     """The stage that is left runs in a process of its own."""
     before = {path: path.stat().st_mtime_ns for path in finished.glob("experts/*/policy/*")}
     (finished / "runs" / "evaluate.done").unlink()
     (finished / "evaluation.json").unlink()
-    train("pipeline", f"project={finished}", f"run_dir={tmp_path / 'again'}", "tasks=reach", "final_episodes=2")
+    train("pipeline", f"project={finished}", f"run_dir={tmp_path / 'again'}", "final_episodes=2")
     assert (finished / "evaluation.json").exists()
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert "student-reach is done already" in capfd.readouterr().out

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from browser import Browser
@@ -19,6 +20,7 @@ from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.rank_context import RankContext
 from powerband.recipes.sketchnav.drawing import session
+from powerband.recipes.sketchnav.drawing import walker as walker_module
 from powerband.recipes.sketchnav.drawing.server import MAX_REQUEST_BYTES, drawing_routes
 from powerband.recipes.sketchnav.drawing.walker import Walker
 from powerband.recipes.sketchnav.learners import build_learner
@@ -56,8 +58,15 @@ def ask(server: LocalPage, method: str, path: str, body: bytes | None = None, **
     return answer.status, content
 
 
-def start_request(plan: Plan, policy: str = "expert") -> dict:
-    start, goal = np.array([1.5, 1.5]), np.array([6.5, 4.5])
+START_M, GOAL_M = np.array([1.5, 1.5]), np.array([6.5, 4.5])
+
+
+def start_request(
+    plan: Plan,
+    policy: str = "expert",
+    start: np.ndarray = START_M,
+    goal: np.ndarray = GOAL_M,
+) -> dict:
     page = draw_sketch(plan, start, goal, np.stack([start, goal]), "true", np.random.default_rng(0))
     file = io.BytesIO()
     Image.fromarray(page).save(file, "PNG")
@@ -117,6 +126,17 @@ def test_an_episode_ends_after_some_steps(server: LocalPage, walker: Walker, pol
             break
     assert state["result"].startswith("Success" if policy == "expert" else ("Success", "Failure"))
     assert json.loads(ask(server, "POST", f"/{server.token}/step", b"{}")[1]) == state
+
+
+def test_the_policy_may_be_on_another_device_than_the_environment(
+    walker: Walker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, moved = torch.device("meta"), []
+    monkeypatch.setattr(walker_module, "device_of", lambda learner: device)
+    monkeypatch.setattr(walker_module, "on_device", lambda obs, to: moved.append(to) or obs)
+    walker.start(start_request(walker.plans["house.png"], "policy"))
+    assert moved == [device], "the estimated position is computed on the device of the learner"
+    assert walker.learner.noise.device == device
 
 
 def test_a_person_draws_and_the_agent_moves(server: LocalPage, walker: Walker, tmp_path: Path) -> None:

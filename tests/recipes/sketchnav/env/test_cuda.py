@@ -43,7 +43,7 @@ from powerband.recipes.sketchnav.env.world import Rules, world_arrays
 N, SEED, SIZE = 2, 12345, 16
 device = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 cpu = torch.device("cpu")
-episodes = generate_episodes(EpisodeConfig(max_size_m=8.0, plans=1, goals=2, starts=1, sketch_px=16), "train", 0)
+episodes = generate_episodes(EpisodeConfig(max_size_m=8.0, plans=1, goals=2, starts=1, sketch_px=36), "train", 0)
 agents, w = Agents.empty(N, 3, cpu), world_arrays(episodes, Rules(expert_bonus=0.1, max_steps=4), SIZE, False, cpu)
 sensors = Sensors(depth_noise=0.02, rgb_noise=20.0, gps_noise_m=0.3, compass_noise_deg=9.0)
 o, gps, compass = sensor_arrays(sensors, cpu), np.zeros((N, 2), np.float32), np.zeros((N, 1), np.float32)

@@ -16,7 +16,7 @@ SQUARES, ROWS = 96, 4
 
 def agents() -> SketchNavEnv:
     episodes = generate_episodes(
-        EpisodeConfig(max_size_m=9, plans=2, goals=1, starts=2, sketch="blank", sketch_px=16), "train", 3
+        EpisodeConfig(max_size_m=9, plans=2, goals=1, starts=2, sketch="blank", sketch_px=36), "train", 3
     )
     return SketchNavEnv(ROWS, episodes, pixels=64, explored=SQUARES, goal=True, sequential=True, threads=1)
 

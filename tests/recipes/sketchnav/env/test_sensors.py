@@ -19,7 +19,7 @@ LEVEL_M = (FAR_M - NEAR_M) / 255
 
 @pytest.fixture(scope="module")
 def episodes() -> Episodes:
-    return generate_episodes(EpisodeConfig(max_size_m=10, plans=4, goals=2, starts=4, sketch_px=16), "train", 1)
+    return generate_episodes(EpisodeConfig(max_size_m=10, plans=4, goals=2, starts=4, sketch_px=36), "train", 1)
 
 
 def agents(episodes: Episodes, sensors: Sensors, rows: int = 16, **words) -> SketchNavEnv:

@@ -17,6 +17,8 @@ from powerband.recipes.sketchnav.evaluation.options import Evaluation
         ({"plans_dir": "plans", "plans": 3}, "plans=3 has no effect with plans_dir=plans.*Leave plans out"),
         ({"drawings": "mine", "sketches": ("true",)}, "sketches has no effect with drawings=mine.*Leave sketches out"),
         ({"drawings": "mine", "episodes": 5}, "episodes=5 has no effect with drawings=mine.*Leave episodes out"),
+        ({"drawings": "mine"}, "drawings of the episodes of one split, but splits names none. Write splits=val_unseen"),
+        ({"drawings": "mine", "splits": ("train", "val_seen")}, "splits names 2. Write splits=val_unseen"),
     ],
 )
 def test_options_without_effect_are_refused(options: dict[str, Any], message: str) -> None:

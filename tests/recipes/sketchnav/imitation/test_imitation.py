@@ -98,6 +98,7 @@ def test_a_policy_acts_while_the_follower_is_recorded(
     own = ["variant=smoke", "algo=clone", "net.use_rgb=false"]
     made, _ = load_demonstrations(configure("sketchnav", [*own, f"demos_dir={tmp_path / 'corrected'}"])[2].config)
     first, _ = load_demonstrations(configure("sketchnav", [*own, f"demos_dir={demos}"])[2].config)
+    assert sorted(set(made.fields["episode"].tolist())) == [0, 3], "one has a smooth sketch and one an abstract sketch"
     replaced = made.fields["replaced"].bool()
     assert replaced.float().mean() > 0.2 and not (replaced & (made.fields["action"] == 0)).any(), "no STOP is replaced"
     start = torch.tensor([made.fields["action"][0], first.fields["action"][0]])
@@ -169,7 +170,7 @@ class FakeLearner:
 
 
 def test_the_actor_executes_part_of_each_chunk_and_restarts_with_an_episode() -> None:
-    scenes = EpisodeConfig(max_size_m=8.0, plans=2, goals=1, starts=1, sketch="blank", sketch_px=16)
+    scenes = EpisodeConfig(max_size_m=8.0, plans=2, goals=1, starts=1, sketch="blank", sketch_px=36)
     env = SketchNavEnv(2, generate_episodes(scenes, "train", 0), pixels=16, sequential=True)
     learner = FakeLearner(exec_horizon=2)
     actor, obs = NavigationChunkActor(learner, ("depth",)), env.observe()
@@ -193,7 +194,7 @@ def test_the_actor_executes_part_of_each_chunk_and_restarts_with_an_episode() ->
 
 
 def test_the_memory_sees_each_step_and_is_cleared_by_a_new_episode() -> None:
-    scenes = EpisodeConfig(max_size_m=8.0, plans=2, goals=1, starts=1, sketch="blank", sketch_px=16)
+    scenes = EpisodeConfig(max_size_m=8.0, plans=2, goals=1, starts=1, sketch="blank", sketch_px=36)
     env = SketchNavEnv(2, generate_episodes(scenes, "train", 0), pixels=16, sequential=True)
     learner = FakeLearner(exec_horizon=2, gru=1)
     actor, obs = NavigationChunkActor(learner, ("depth",)), env.observe()

@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from powerband.recipes.sketchnav.nets.sketch_view import SketchCrop, find_dots, in_metres, on_page, to_unit_range
+from powerband.recipes.sketchnav.plans.episodes.episodes import EpisodeConfig
+from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 from powerband.recipes.sketchnav.plans.sketch import DOT_PX, GOAL_RGB, START_RGB, downsample_page
 from powerband.recipes.sketchnav.settings import PAGE_PX
 
@@ -35,8 +38,6 @@ def test_dots_are_found_where_they_were_drawn_and_a_page_without_one_has_its_mid
         draw.line((0, y, PAGE_PX, y + 20), fill=(20, 20, 20), width=6)
         draw.ellipse((x - 2 * DOT_PX, y + 3 * DOT_PX, x, y + 5 * DOT_PX), fill=GOAL_RGB)
         draw.ellipse((x - DOT_PX, y - DOT_PX, x + DOT_PX, y + DOT_PX), fill=START_RGB)
-        import numpy as np
-
         pages.append(torch.from_numpy(downsample_page(np.asarray(image), SIDE)))
     blank = torch.full((3, SIDE, SIDE), 255, dtype=torch.uint8)
     pages, near = torch.stack([*pages, blank]), PAGE_PX / SIDE / 2
@@ -46,6 +47,21 @@ def test_dots_are_found_where_they_were_drawn_and_a_page_without_one_has_its_mid
         goals[:3] * PAGE_PX, torch.tensor([(x - DOT_PX, y + side * 4 * DOT_PX) for x, y in places]).float(), atol=near
     )
     assert found[3].tolist() == goals[3].tolist() == [0.5, 0.5]
+
+
+def test_a_path_that_meets_the_start_is_no_part_of_the_goal() -> None:
+    """Red and blue mix to purple, where the colours of a varied page are near enough."""
+    scenes = EpisodeConfig(max_size_m=10.0, plans=30, goals=1, starts=1, sketch="varied", sketch_px=PAGE_PX)
+    drawn = generate_episodes(scenes, "train", 0).sketch.permute(0, 2, 3, 1).numpy()
+    pages = torch.from_numpy(np.stack([downsample_page(page, SIDE) for page in drawn]))
+    for colour in (START_RGB, GOAL_RGB):
+        places = []
+        for page in drawn:
+            paper = page[0, 0].astype(float) / 255  # scales the colours of the page
+            row, column = np.nonzero(np.abs(page - paper * colour).max(-1) <= 3)
+            places.append(((column.min() + column.max() + 1) / 2, (row.min() + row.max() + 1) / 2))
+        off_px = (find_dots(pages, colour) * SIDE - torch.tensor(places) * SIDE / PAGE_PX).norm(dim=1)
+        assert float(off_px.median()) < 0.1 and float(off_px.max()) < 0.5
 
 
 @pytest.mark.parametrize("turn", [0.0, 0.5 * math.pi, -2.0, 3.0])

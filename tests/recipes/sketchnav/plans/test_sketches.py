@@ -95,6 +95,10 @@ def test_own_pictures_are_read_and_bad_ones_refused(tmp_path: Path) -> None:
     assert np.array_equal(read_sketch(good), page("smooth"))
     Image.fromarray(page("smooth")).resize((256, 256)).save(tmp_path / "small.png")
     assert read_sketch(tmp_path / "small.png").shape == (512, 512, 3)
+    clear = np.dstack([page("smooth"), np.where((page("smooth") == 255).all(-1), 0, 255).astype(np.uint8)])
+    clear[clear[..., 3] == 0] = 0  # as programs store transparent paper
+    Image.fromarray(clear).save(tmp_path / "clear.png")
+    assert np.array_equal(read_sketch(tmp_path / "clear.png"), page("smooth")), "transparent paper is white"
     without = page("smooth").copy()
     without[np.abs(without.astype(int) - GOAL_RGB).max(-1) < 60] = 255
     Image.fromarray(without).save(tmp_path / "nogoal.png")
@@ -166,7 +170,7 @@ def test_a_file_holds_the_same_episodes_and_others_are_refused(tmp_path: Path) -
         (dict(plans=0), "plans=0"),
         (dict(min_path_m=5.0, max_path_m=4.0), "min_path_m=5"),
         (dict(min_path_ratio=0.5), "min_path_ratio=0.5"),
-        (dict(sketch_px=8), "sketch_px=8"),
+        (dict(sketch_px=35), "sketch_px=35"),
     ],
 )
 def test_bad_scenes_are_refused(words: dict, said: str) -> None:

@@ -72,6 +72,12 @@ def test_an_invalid_map_file_is_refused(tmp_path):
     (tmp_path / "bad.npy").write_bytes(b"nothing")
     with pytest.raises(ConfigError, match="not an array of numbers"):
         load_map_file(World(map_file=str(tmp_path / "bad.npy")))
+    (tmp_path / "empty.npy").write_bytes(b"")
+    with pytest.raises(ConfigError, match="not an array of numbers"):
+        load_map_file(World(map_file=str(tmp_path / "empty.npy")))
+    (tmp_path / "bad.png").write_bytes(b"nothing")
+    with pytest.raises(ConfigError, match="not a readable image"):
+        load_map_file(World(map_file=str(tmp_path / "bad.png")))
     Image.fromarray(np.full((44, 44), 128, np.uint8)).save(tmp_path / "grey.png")
     with pytest.raises(ConfigError, match=r"only \(0, 255\)"):
         load_map_file(World(map_cells=44, map_file=str(tmp_path / "grey.png")))

@@ -96,6 +96,18 @@ def compare(env: UavEnv, obs: dict, references: list[ReferenceMission]) -> None:
         assert float(score["roi_entropy"][n]) == pytest.approx(h[truth].mean(), abs=1e-5)
 
 
+def test_moves_for_the_first_missions_are_those_of_all_missions():
+    """The trials after a failed allocation choose moves for fewer missions."""
+    env = UavEnv(5, World(map_cells=22, budget=1), seed=5, threads=1)
+    generator = torch.Generator().manual_seed(1)
+    probability, noise = torch.rand(5, 4, 6, generator=generator), torch.rand(5, 4, generator=generator)
+    for uniform in (noise, None):
+        everything = env.masked_sample(probability, uniform)
+        first = env.masked_sample(probability[:2], None if uniform is None else uniform[:2])
+        for a, b in zip(first, everything, strict=True):
+            assert torch.equal(a, b[:2])
+
+
 def test_rewards_of_f1_sum_to_its_increase_and_continue_after_a_resume():
     world = World(map_cells=121, budget=4, reward="f1")
     env, resumed, entropy = (

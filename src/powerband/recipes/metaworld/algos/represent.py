@@ -49,7 +49,8 @@ class RepresentationLearner:
             Losses and gradient norm by name: detached 0-d tensors.
         """
         # Dropout draws from torch's global generator. Seeding it by update and rank makes a resume exact.
-        torch.manual_seed((self.noise.seed * 1_000_003 + self.noise.rank) * 1_000_003 + self.updates)
+        seed = (self.noise.seed * 1_000_003 + self.noise.rank) * 1_000_003 + self.updates
+        torch.manual_seed(seed % 2**64)  # torch refuses larger seeds
         self.updates += 1
         with self.precision.autocast():
             error_1, code_1 = self._view(batch, "represent/view1")

@@ -22,10 +22,14 @@ def evaluate(config: Config, run: Run) -> dict[str, Any]:
     """Evaluates all policies in the folder ``config.project``, and writes ``evaluation.json`` there.
 
     Returns:
-        {"rows": the list that `policy_rows` returns}; an empty dict on other ranks (processes) than the first.
+        {"rows": the list that `policy_rows` returns}; an empty dict on other ranks (processes) than the first, and if
+        ``config.final_episodes`` is 0.
     """
     run.begin({"episodes": f"{config.final_episodes} per policy and task, cycling through the 50 goals"})
     if not run.ranks.leads:
+        return {}
+    if not config.final_episodes:
+        run.console.note("final_episodes=0: no policy is evaluated.")
         return {}
     rows = policy_rows(config, run)
     (Path(config.project) / "evaluation.json").write_text(json.dumps(rows, indent=2))

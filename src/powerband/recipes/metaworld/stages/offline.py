@@ -12,7 +12,7 @@ from powerband.loops.offline import offline
 from powerband.recipes.metaworld.algos.distill import DistillationLearner
 from powerband.recipes.metaworld.algos.represent import RepresentationLearner
 from powerband.recipes.metaworld.config import Config
-from powerband.recipes.metaworld.project_folder import load_encoder, save_policy, stage_folder
+from powerband.recipes.metaworld.project_folder import load_encoder, save_collective, save_policy, stage_folder
 from powerband.recipes.metaworld.stages.linear_probe import probe
 from powerband.recipes.metaworld.transitions.dataset import TransitionDataset, make_batch_loader
 
@@ -62,5 +62,5 @@ def distill(config: Config, run: Run) -> dict[str, Any]:
     run.describe({"data": line})
     offline(run, learner, loader, config.offline)
     if run.ranks.leads and not run.received_signal:
-        save_policy(stage_folder(config, "collective"), config, dict(learner.net.state_dict()))
+        save_collective(config, learner.net, encoder)
     return {}

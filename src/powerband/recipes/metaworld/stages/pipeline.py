@@ -11,7 +11,7 @@ from powerband.recipes.metaworld.config import Config
 
 
 def pipeline(config: Config, run: Run) -> dict[str, Any]:
-    """Runs all stages that are not complete yet.
+    """Runs all stages that are not complete yet. With other tasks, the stages that use several tasks are repeated.
 
     Returns:
         A dict: ``done``, the names of the stages that ran, such as "expert-reach"; and ``project``, the project folder.
@@ -26,6 +26,7 @@ def pipeline(config: Config, run: Run) -> dict[str, Any]:
     for stage, task in steps:
         own = [f"project={project}", *([f"task={task}"] if task else [])]
         name = "-".join(filter(None, (stage, task)))
-        commands.append(StageCommand(name, ("train", "metaworld", stage, "--config", str(settings), *own)))
+        shared = {"tasks": list(config.tasks)} if stage == "represent" else {}  # the later stages use its encoder
+        commands.append(StageCommand(name, ("train", "metaworld", stage, "--config", str(settings), *own), shared))
     done = run_stages(run, commands, project, continue_command("metaworld", settings, project))
     return {"done": done, "project": str(project)}

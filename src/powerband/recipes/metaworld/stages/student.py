@@ -21,7 +21,7 @@ from powerband.recipes.metaworld.env.gymnasium_env import VALIDATION_GOAL_SEED
 from powerband.recipes.metaworld.evaluation import GoalEvaluator
 from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic
 from powerband.recipes.metaworld.policies import encoded_env, greedy_policy
-from powerband.recipes.metaworld.project_folder import load_collective, load_encoder, save_policy, stage_folder
+from powerband.recipes.metaworld.project_folder import load_encoder_and_collective, save_policy, stage_folder
 from powerband.recipes.metaworld.stages.rank_setup import make_training_env, scaled_sac_settings
 
 
@@ -46,7 +46,7 @@ def student_finetune(config: Config, run: Run) -> dict[str, Any]:
 
 
 def _train(config: Config, run: Run, finetune: bool) -> dict[str, Any]:
-    encoder, collective = load_encoder(config, run.device), load_collective(config, run.device)
+    encoder, collective = load_encoder_and_collective(config, run.device)
 
     def encoded(env: VecEnv) -> VecEnv:
         return encoded_env(env, encoder, include_obs=not finetune)

@@ -28,7 +28,14 @@ from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_
 from powerband.recipes.sketchnav.plans.images import plan_image
 from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.plans.sketch import PageTransform, downsample_page, read_sketch
-from powerband.recipes.sketchnav.policies import Act, NavigationLearner, encoder_of, named_policy
+from powerband.recipes.sketchnav.policies import (
+    Act,
+    NavigationLearner,
+    device_of,
+    encoder_of,
+    named_policy,
+    on_device,
+)
 
 POLICIES = ("policy", "expert")
 """Policies that the page offers: that of the run, and the follower of the shortest path."""
@@ -104,7 +111,7 @@ class Walker:
         episodes = self._episode(plan, start_m, goal_m)
         pixels = torch.from_numpy(downsample_page(page, self.config.scenes.sketch_px))
         episodes = replace(episodes, sketch=pixels.unsqueeze(0))
-        self.learner.noise = NoiseSource(0, "cpu")
+        self.learner.noise = NoiseSource(0, device_of(self.learner))
         self._act, carry = named_policy(policy, self.learner, episodes)
         self._carry, self._result = carry(1), ""
         self._env = make_evaluation_env(self.config, episodes, 1, None)
@@ -172,7 +179,10 @@ class Walker:
         env = self._env
         assert env is not None
         rgb, _ = env.render_metric()
-        estimate = encoder_of(self.learner).estimated_position(self._obs) if self._policy == "policy" else None
+        estimate = None
+        if self._policy == "policy":
+            obs = on_device(self._obs, device_of(self.learner))
+            estimate = encoder_of(self.learner).estimated_position(obs)
         return {
             "at": (env.agents.at[0].numpy() * COORDINATE_UNIT_M).tolist(),
             "heading": 2 * np.pi * int(env.agents.heading[0]) / HEADINGS,

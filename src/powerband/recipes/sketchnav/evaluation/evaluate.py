@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +94,8 @@ def summary(figures: dict[str, Tensor]) -> dict[str, float]:
 
     Returns:
         ``success`` (share of the episodes), ``success_low`` and ``success_high`` (its interval), and the same three
-        entries for the means of ``spl``, ``soft_spl``, ``distance_to_goal`` (metres) and ``length`` (steps).
+        entries for the means of ``spl``, ``soft_spl``, ``distance_to_goal`` (metres) and ``length`` (steps). The
+        intervals of these means are NaN for a single episode.
     """
     trials, won = len(figures["success"]), float(figures["success"].sum())
     low, high = wilson_interval(won, trials)
@@ -157,7 +159,7 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
 
     Returns:
         One dict per split, level of the sketches, and policy. Its keys are ``split``, ``sketch``, ``policy``,
-        ``episodes`` (their number), and the means and intervals that `summary` returns.
+        ``episodes`` (their number), and the means and intervals that `summary` returns, with None in place of NaN.
 
     Raises:
         ConfigError: The options do not suit the algorithm of the run.
@@ -167,6 +169,8 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
         open_page(config, folder, context, options.plans_dir, options.metres_per_pixel, options.port)
         return []
     learner = trained_learner(config, folder, context)
+    if config.renderer == "mujoco":
+        print("The run was trained with renderer=mujoco. The ray caster renders the images of this evaluation.")
     if options.plans:
         config = replace(config, eval_plans=options.plans)
     samples_actions = isinstance(learner, PPO)
@@ -188,8 +192,9 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
             device = context.device if name in ("policy", "likeliest") else "cpu"
             figures = run_episodes(episodes, config, act, carry, device, 0, order, f"{split} {sketch} {name}")
             row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
-            rows.append({**row, **summary(figures)})
-            print(_table_line(rows[-1]), flush=True)
+            result = summary(figures)
+            rows.append({**row, **_json_numbers(result)})
+            print(_table_line({**row, **result}), flush=True)
         if options.video and shown:
             act, carry = named_policy(shown, learner, episodes, options.temperature)
             estimate = encoder_of(learner).estimated_position
@@ -197,6 +202,11 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
             _write_images(stem, config, episodes, act, carry, order, estimate, context.device)
     (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
     return rows
+
+
+def _json_numbers(figures: dict[str, float]) -> dict[str, float | None]:
+    """Returns `figures` with None, which is null in JSON, for values that are not finite."""
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
 
 
 def _table_line(row: dict[str, Any]) -> str:

@@ -28,8 +28,9 @@ class Evaluation:
     sketches: tuple[Level, ...] = ()
     """Levels of the sketches: smooth, varied, abstract, true, blank; empty is the level of the run."""
     drawings: FilePath = ""
-    """Folder of your own sketches, PNGs named by the number of their episode (0.png). Only these episodes are played,
-    with your sketches. Draw over the images in plans-SPLIT/ that `powerband train sketchnav episodes` writes."""
+    """Folder of your own sketches, PNGs named by the number of their episode (0.png) in the one split that splits
+    names. Only these episodes are played, with your sketches. Draw over the images in plans-SPLIT/ that `powerband
+    train sketchnav episodes` writes."""
     plans_dir: FilePath = ""
     """Folder of your own floor plans, all of which are played, as the split ``own``; see the option of training."""
     metres_per_pixel: Annotated[float, Range(at_least=0, at_most=1000)] = 0.0
@@ -78,6 +79,11 @@ class Evaluation:
             raise ConfigError(
                 f"{unused} has no effect with drawings={self.drawings}: the episodes of the drawings are played, with "
                 f"these sketches. Leave {unused.partition('=')[0]} out."
+            )
+        if self.drawings and len(self.splits) != 1:
+            raise ConfigError(
+                f"drawings={self.drawings} has drawings of the episodes of one split, but splits names "
+                f"{len(self.splits) or 'none'}. Write splits=val_unseen."
             )
         if self.port and not self.draw:
             raise ConfigError(f"port={self.port} is the port of the drawing page. Write draw=true, too.")

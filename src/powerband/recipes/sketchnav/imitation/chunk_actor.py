@@ -31,18 +31,19 @@ class NavigationChunkActor:
         """Chooses the actions of the N agents of an environment.
 
         Args:
-            env: Environment.
-            obs: Observations of `env`.
+            env: Environment, which may be on another device.
+            obs: Observations of `env`, on the device of the learner.
             carry: Not used, because this object holds the memory.
 
         Returns:
-            Actions (N,) int64, and None.
+            Actions (N,) int64 on the device of the learner, and None.
         """
-        starts = env.agents.made == 0
+        device = obs["episode"].device
+        starts = (env.agents.made == 0).to(device)
         if not self.executed.numel():
             starts = torch.ones_like(starts)
-            self.chunk = torch.zeros(env.num_envs, self.learner.config.horizon, dtype=torch.int64, device=env.device)
-            self.executed = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
+            self.chunk = torch.zeros(env.num_envs, self.learner.config.horizon, dtype=torch.int64, device=device)
+            self.executed = torch.zeros(env.num_envs, dtype=torch.int64, device=device)
             self.memory = self.learner.initial_carry(env.num_envs)
         for name in self.image_keys:
             self.images[name] = self._stack(self.images.get(name), obs[name], starts)

@@ -25,6 +25,7 @@ from powerband.data.types import broadcast_rows
 from powerband.recipes.sketchnav.config import Config
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 from powerband.recipes.sketchnav.env.world import FORWARD, NUM_ACTIONS, STOP
+from powerband.recipes.sketchnav.evaluation.episodes import spread_episodes
 from powerband.recipes.sketchnav.plans.episodes.episodes import OBSERVED, VERSION, Episodes
 from powerband.recipes.sketchnav.plans.episodes.sets import load_episodes
 from powerband.recipes.sketchnav.policies import NavigationLearner, as_policy
@@ -102,7 +103,8 @@ def record(config: Config, run: Run) -> Path:
     recording = Recording(folder, facts)
     recorded = set(recording.numbers)
     count = min(config.demo_episodes or len(episodes), len(episodes))
-    wanted = [number * len(episodes) // count for number in range(count)]  # spread evenly over the plans
+    spread = spread_episodes(count, len(episodes))
+    wanted = range(len(episodes)) if spread is None else spread.tolist()
     missing = torch.tensor([number for number in wanted if number not in recorded], dtype=torch.int64)
     run.console.note(f"{count - len(missing):,} of {count:,} episodes are recorded in {folder}")
     if len(missing):
@@ -186,7 +188,7 @@ def _record_episodes(
         while waiting:
             if act is not None:
                 chosen, carry = act(env, obs, carry)
-            action = chosen.cpu() if demonstrates else env.expert()
+            action = chosen if demonstrates else env.expert()
             executed = _disturb(action, env, noise, seed)
             if act is not None and not demonstrates:
                 executed = _driven(executed, action, chosen, env, seed)
@@ -252,4 +254,4 @@ def _driven(executed: Tensor, action: Tensor, chosen: Tensor, env: SketchNavEnv,
     """
     numbers = env.agents.episode.tolist()
     driven = torch.tensor([np.random.default_rng([seed, number]).random() < POLICY_SHARE for number in numbers])
-    return torch.where(driven & (action != STOP) & (chosen != STOP), chosen.cpu(), executed)
+    return torch.where(driven & (action != STOP) & (chosen != STOP), chosen, executed)

@@ -12,6 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from powerband.recipes.sketchnav.plans.sketch import DOT_PX
+from powerband.recipes.sketchnav.settings import PAGE_PX
+
 Learned = Literal["nothing", "size", "frame"]
 """What `SketchCrop` learns about a page."""
 MAX_DISTORTION = 0.45
@@ -20,6 +23,10 @@ MAX_LOG_SIZE = 3.0
 """Largest logarithm of the factor between a learned size and the initial one; it keeps frames finite."""
 COLOUR_TOLERANCE = 70
 """Difference in one channel from which a pixel does not belong to a dot; greys differ by 75 or more."""
+MIN_REACH_PX = 3
+"""Smallest distance from the centre of a dot within which pixels may belong to it; larger sketches use two radii."""
+PASSES = 3
+"""Means around the last estimate of the centre. The centre of a dot of twice the usual size needs more than one."""
 CHUNK = 512
 """Sketches that are searched for dots at a time, which limits the memory."""
 
@@ -32,6 +39,9 @@ def to_unit_range(image: Tensor) -> Tensor:
 def find_dots(sketches: Tensor, rgb: tuple[int, int, int]) -> Tensor:
     """Finds the position of a dot, such as the start, on each of E sketches.
 
+    It is the mean position of the pixels in the colour of the dot, near the peak of this colour. Pixels far from the
+    peak do not count. For example, the red path and the blue start dot mix to the purple of the goal where they meet.
+
     Args:
         sketches: Sketches (E, 3, s, s) uint8 of s x s pixels.
         rgb: Colour of the dot.
@@ -42,12 +52,19 @@ def find_dots(sketches: Tensor, rgb: tuple[int, int, int]) -> Tensor:
     side = sketches.shape[-1]
     centre = (torch.arange(side, device=sketches.device) + 0.5) / side
     colour = torch.tensor(rgb, device=sketches.device).view(3, 1, 1)
+    radius_px = side * DOT_PX / PAGE_PX
+    window, reach = 2 * max(1, int(radius_px)) + 1, max(2 * radius_px, MIN_REACH_PX) / side
     positions = []
     for pages in sketches.split(CHUNK):
         weight = (1 - (pages.int() - colour).abs().amax(1) / COLOUR_TOLERANCE).clamp(min=0)  # (e, s, s)
-        total = weight.sum((1, 2))
-        at = torch.stack([(weight.sum(1) * centre).sum(1), (weight.sum(2) * centre).sum(1)], 1)
-        positions.append(torch.where(total[:, None] > 0, at / total[:, None].clamp(min=1e-6), 0.5))
+        peak = F.avg_pool2d(weight.unsqueeze(1), window, 1, window // 2).flatten(1).argmax(1)
+        at = torch.stack([centre[peak % side], centre[peak // side]], 1)
+        for _ in range(PASSES):
+            x, y = ((centre - each.unsqueeze(1)).square() for each in at.unbind(1))
+            near = weight * (x.unsqueeze(1) + y.unsqueeze(2) <= reach**2)
+            at = torch.stack([(near.sum(1) * centre).sum(1), (near.sum(2) * centre).sum(1)], 1)
+            at = at / near.sum((1, 2)).clamp(min=1e-6).unsqueeze(1)
+        positions.append(torch.where(weight.sum((1, 2)).unsqueeze(1) > 0, at, 0.5))
     return torch.cat(positions)
 
 

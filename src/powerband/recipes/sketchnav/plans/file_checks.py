@@ -14,8 +14,15 @@ def is_habitat(episode_file: str) -> bool:
     return episode_file.endswith((".json", ".json.gz"))
 
 
-def check_files(episode_file: str, plans_dir: str, metres_per_pixel: float) -> None:
+def is_episode_set(episode_file: str) -> bool:
+    """True if the option names a file that the stage `episodes` has written, which has plans and sketches, too."""
+    return bool(episode_file) and not is_habitat(episode_file)
+
+
+def check_files(episode_file: str, plans_dir: str, metres_per_pixel: float, sketch_px: int) -> None:
     """Refuses episode files and floor plans that are not valid. The arguments are the options of these names.
+
+    The option of `sketch_px` is ``scenes.sketch_px``.
 
     Raises:
         ConfigError: A file is not valid, or two options contradict each other.
@@ -41,4 +48,9 @@ def check_files(episode_file: str, plans_dir: str, metres_per_pixel: float) -> N
             f"episode_file={episode_file} has plans of its own, so plans_dir={plans_dir} has no effect. Leave one out."
         )
     else:
-        load_episode_file(Path(episode_file))
+        side = load_episode_file(Path(episode_file))[0].sketch.shape[-1]
+        if side != sketch_px:
+            raise ConfigError(
+                f"scenes.sketch_px={sketch_px}, but the sketches of episode_file={episode_file} have {side} pixels. "
+                f"Write scenes.sketch_px={side}, or write the file again with `powerband train sketchnav episodes`."
+            )

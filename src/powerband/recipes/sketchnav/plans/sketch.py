@@ -21,6 +21,7 @@ import numpy as np
 
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.cell_codes import CEILING_M, CELL_M, heights
+from powerband.recipes.sketchnav.plans.imported.pictures import on_white
 from powerband.recipes.sketchnav.plans.plan import Plan
 from powerband.recipes.sketchnav.settings import LEVELS, MARGIN_PX, PAGE_PX, Level
 
@@ -203,7 +204,7 @@ def downsample_page(page: np.ndarray, size: int) -> np.ndarray:
 
 
 def read_sketch(path: Path | str, content: bytes | None = None) -> np.ndarray:
-    """Reads a user's drawing as a sketch image (512, 512, 3) uint8.
+    """Reads a user's drawing as a sketch image (512, 512, 3) uint8. Transparent pixels become white.
 
     Args:
         path: File, or the name of the drawing in messages if `content` is given.
@@ -223,7 +224,7 @@ def read_sketch(path: Path | str, content: bytes | None = None) -> np.ndarray:
                 f"sketch {path} is {picture.width:,} x {picture.height:,} pixels; the limit is {MAX_SKETCH_PX:,}. "
                 f"Scale it down to {PAGE_PX} x {PAGE_PX}."
             )
-        image = picture.convert("RGB")
+        image = on_white(picture).convert("RGB")
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise ConfigError(f"sketch {path}: {error}. Use an image file, such as a PNG.") from None
     if image.width != image.height or image.width < MIN_SKETCH_PX:

@@ -50,7 +50,8 @@ def play_in_terminal(game: GameByHand, moves_per_s: float) -> None:
 
 def _play(game: GameByHand, descriptor: int, moves_per_s: float) -> None:
     wanted: dict[int, int] = {}
-    paused, next_at = False, time.monotonic() + (1 / moves_per_s if moves_per_s else 0)
+    interval_s = 1 / moves_per_s if moves_per_s else 0.0
+    paused, next_at = False, time.monotonic() + interval_s
     while True:
         _show(picture(game.position(), paused))
         waits = moves_per_s == 0 or paused or game.result is not None
@@ -61,6 +62,8 @@ def _play(game: GameByHand, descriptor: int, moves_per_s: float) -> None:
                 return
             if key == NEW and game.result is not None:
                 game.new()
+                wanted.clear()
+                steered, next_at = False, time.monotonic() + interval_s
             paused = not paused if key == PAUSE else paused
             if key in KEYS:
                 index, move = KEYS[key]
@@ -70,7 +73,7 @@ def _play(game: GameByHand, descriptor: int, moves_per_s: float) -> None:
         if game.result is None and not paused and due:
             game.move(wanted)
             wanted.clear()
-            next_at = time.monotonic() + (1 / moves_per_s if moves_per_s else 0)
+            next_at = time.monotonic() + interval_s
 
 
 def picture(position: dict[str, Any], paused: bool = False) -> str:

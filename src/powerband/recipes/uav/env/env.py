@@ -155,18 +155,23 @@ class UavEnv:
         such a move is the last remaining one.
 
         Args:
-            probability: (N, A, 6) float32, probability of each move before masking.
+            probability: (N, A, 6) float32, probability of each move before masking. Fewer rows than missions are the
+                first n missions.
             noise: (N, A) float32, uniform random numbers in [0, 1); None takes the most likely moves.
 
         Returns:
-            Moves (N, A) int64, and the mask of allowed moves (N, A, 6) bool.
+            Moves (N, A) int64, and the mask of allowed moves (N, A, 6) bool; n rows for n rows of `probability`.
         """
         n, agents = self.num_envs, self.world.n_agents
+        rows = len(probability)
+        if rows != n:  # the trials after a failed allocation; the kernel runs on all missions
+            probability = torch.cat([probability, probability.new_ones(n - rows, agents, NUM_ACTIONS)])
+            noise = None if noise is None else torch.cat([noise, noise.new_zeros(n - rows, agents)])
         chosen = torch.zeros(n, agents, dtype=torch.int64, device=self.device)
         mask = torch.zeros(n, agents, NUM_ACTIONS, dtype=torch.bool, device=self.device)
         uniform = torch.zeros(n, agents, device=self.device) if noise is None else noise.contiguous()
         self._run("choose", probability.contiguous(), uniform, noise is not None, chosen, mask)
-        return chosen, mask
+        return chosen[:rows], mask[:rows]
 
     def send(self, action: Tensor) -> None:
         """Stores the moves (N, A) int64 of all UAVs, which `recv` then executes.

@@ -29,7 +29,7 @@ def load_map_file(world: World) -> np.ndarray | None:
     if path.suffix == ".npy":
         try:
             image = np.load(path, allow_pickle=False)
-        except ValueError as error:
+        except (ValueError, EOFError, OSError) as error:
             raise ConfigError(
                 f"{name} is not an array of numbers ({shortened(error)}). Save "
                 f"an array of uint8 with numpy.save: 1 in the region of interest, 0 elsewhere."
@@ -38,7 +38,13 @@ def load_map_file(world: World) -> np.ndarray | None:
     else:
         from PIL import Image
 
-        image, allowed = np.asarray(Image.open(path).convert("L")), (0, 255)
+        try:
+            image, allowed = np.asarray(Image.open(path).convert("L")), (0, 255)
+        except OSError as error:  # also UnidentifiedImageError
+            raise ConfigError(
+                f"{name} is not a readable image ({shortened(error)}). Save a black and white .png: white in the "
+                f"region of interest, black elsewhere."
+            ) from None
     if image.shape != (size, size):
         raise ConfigError(
             f"{name} has the shape {image.shape}, expected {(size, size)}. Resize the map, or, if it is "

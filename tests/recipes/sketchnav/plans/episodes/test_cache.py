@@ -66,7 +66,7 @@ def test_the_next_start_reads_what_this_one_drew(folder: Path, generated_sets: l
 
 
 @pytest.mark.parametrize(
-    "word", ["scenes.plans=3", "scenes.max_size_m=8.5", "scenes.sketch=blank", "scenes.sketch_px=32", "scene_seed=9"]
+    "word", ["scenes.plans=3", "scenes.max_size_m=8.5", "scenes.sketch=blank", "scenes.sketch_px=40", "scene_seed=9"]
 )
 def test_another_scene_or_seed_is_drawn(folder: Path, generated_sets: list, word: str) -> None:
     one = load_in_new_process(config_of())

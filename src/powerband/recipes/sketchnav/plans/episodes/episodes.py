@@ -176,14 +176,14 @@ class Episodes:
         return episodes, {**metadata, "scenes": json.loads(metadata["scenes"])}
 
 
-def load_episode_file(path: Path) -> Episodes:
-    """Reads the file of training episodes that the option `episode_file` names.
+def load_episode_file(path: Path) -> tuple[Episodes, dict[str, Any]]:
+    """Reads the file of training episodes that the option `episode_file` names; returns the same as `Episodes.load`.
 
     Raises:
         ConfigError: The file is not a valid file of episodes.
     """
     try:
-        return Episodes.load(path)[0]
+        return Episodes.load(path)
     except ValueError as error:
         raise ConfigError(f"episode_file: {error}") from None
 

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from powerband.core.config.texts import some_of
+from powerband.core.config.texts import shortened, some_of
 from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import Console, count_progress_bar
 from powerband.recipes.sketchnav.config import Config
+from powerband.recipes.sketchnav.old_names import RENAMED_SCENES
 from powerband.recipes.sketchnav.plans.episodes.cache import (
     MIN_CACHED_EPISODES,
     SETS,
     cache_path,
     generate_cached,
 )
-from powerband.recipes.sketchnav.plans.episodes.episodes import Episodes, load_episode_file
+from powerband.recipes.sketchnav.plans.episodes.episodes import COORDINATE_UNIT_M, Episodes, load_episode_file
 from powerband.recipes.sketchnav.plans.episodes.generation import generate_episodes
 from powerband.recipes.sketchnav.plans.episodes.parts import read_cached
-from powerband.recipes.sketchnav.plans.file_checks import is_habitat
+from powerband.recipes.sketchnav.plans.file_checks import is_episode_set
 from powerband.recipes.sketchnav.plans.images import plan_sheet_image
 from powerband.recipes.sketchnav.plans.imported.habitat import habitat_episodes
 from powerband.recipes.sketchnav.plans.imported.plan_files import ImportedPlan, plans_of_split, read_plans
 from powerband.recipes.sketchnav.plans.plan import Plan
-from powerband.recipes.sketchnav.plans.sketch import downsample_page, read_sketch
-from powerband.recipes.sketchnav.settings import PAGE_PX, SPLITS, EpisodeConfig, Level, Split
+from powerband.recipes.sketchnav.plans.sketch import downsample_page, draw_sketch, read_sketch
+from powerband.recipes.sketchnav.settings import SPLITS, EpisodeConfig, Level, Split
 from powerband.report.media_files import save_image
 
 SHEET_PLANS = 20
@@ -52,8 +54,14 @@ def load_episodes(
     Raises:
         ConfigError: `episode_file` is not a valid file, or no path of a plan has the required length.
     """
-    if split == "train" and config.episode_file and not is_habitat(config.episode_file):
-        return load_episode_file(Path(config.episode_file))
+    if split == "train" and is_episode_set(config.episode_file):
+        episodes, metadata = load_episode_file(Path(config.episode_file))
+        if console is not None and (differences := _differences(config, metadata)):
+            console.note(
+                f"episode_file={shortened(config.episode_file)} differs from this run: {', '.join(differences)}. "
+                f"Training plays the episodes of the file; evaluations use the settings of the run."
+            )
+        return episodes
     scenes = scenes_of(config, split)
     if sketch is not None:
         scenes = replace(scenes, sketch=sketch)
@@ -72,6 +80,24 @@ def load_episodes(
         verb, place = ("reading", f", cached in {file}") if file and os.path.exists(file) else ("generating", "")
         console.note(f"{verb} {scenes.count:,} episodes in {scenes.plans:,} plans of {split}{place}")
     return read_or_generate(scenes, split, seed, file)
+
+
+def _differences(config: Config, metadata: dict[str, Any]) -> list[str]:
+    """Returns the settings in which a file of episodes differs from a run, with both values.
+
+    Args:
+        config: Configuration of the run.
+        metadata: Metadata of the file, from `Episodes.load`. Early files do not have all of it.
+    """
+    recorded = {f"scenes.{RENAMED_SCENES.get(name, name)}": value for name, value in metadata["scenes"].items()}
+    recorded |= {"split": metadata.get("split", "train"), "scene_seed": metadata.get("seed", config.episode_seed)}
+    own = {"split": "train", "scene_seed": config.episode_seed}
+    own |= {f"scenes.{name}": value for name, value in asdict(config.scenes).items()}
+    return [
+        f"{name}={recorded[name]}, not {value}"
+        for name, value in own.items()
+        if str(recorded.get(name, value)) != str(value)
+    ]
 
 
 def load_own_plans(config: Config, sketch: Level) -> Episodes:
@@ -170,11 +196,16 @@ def write_episode_sets(config: Config, run: Run) -> None:
     """Writes the episodes of each split to the run folder (stage `episodes`).
 
     A split has three outputs: ``episodes-SPLIT.safetensors``, a file for the option `episode_file`;
-    ``sketches-SPLIT.png``, an overview image; and ``plans-SPLIT/``, plans to draw over.
+    ``sketches-SPLIT.png``, an overview image; and ``plans-SPLIT/``, plans to draw over. If `episode_file` names such a
+    file, its episodes are not written again, and get only plans to draw over.
     """
     seed = config.episode_seed
     for split in SPLITS:
         episodes = load_episodes(config, split, run.console)
+        write_plans(episodes, run.dir / f"plans-{split}")
+        if split == "train" and is_episode_set(config.episode_file):
+            run.console.note(f"the episodes of train are in {config.episode_file}, and are not written again")
+            continue
         path = run.dir / f"episodes-{split}.safetensors"
         scenes = replace(scenes_of(config, split), plans=len(episodes.size))
         episodes.save(path, scenes, split, seed)
@@ -185,21 +216,19 @@ def write_episode_sets(config: Config, run: Run) -> None:
             plans = [each.plan for each in imported]
         count = min(SHEET_PLANS, len(plans) or scenes.plans)
         save_image(run.dir / f"sketches-{split}.png", plan_sheet_image(scenes, split, seed, count, plans=plans))
-        write_plans(scenes, split, seed, run.dir / f"plans-{split}", plans)
 
 
-def write_plans(scenes: EpisodeConfig, split: Split, seed: int, folder: Path, plans: Sequence[Plan] = ()) -> None:
+def write_plans(episodes: Episodes, folder: Path) -> None:
     """Writes images of the first plan of a split with start, goal and path, as templates for drawing sketches.
 
     Args:
-        scenes: Distribution of the episodes.
-        split: Split of episodes.
-        seed: Seed of the episodes.
+        episodes: Episodes of the split.
         folder: Folder that receives one PNG per episode of the plan, named by the number of the episode.
-        plans: Imported plans; empty generates the plan.
     """
-    first = replace(scenes, plans=1, sketch="true", sketch_px=PAGE_PX)
-    pages = generate_episodes(first, split, seed, plans=plans[:1]).sketch
+    first = int(episodes.plan[0])
+    plan = Plan(episodes.plan_cells(first), np.zeros((0, 4), np.float32), [])  # the exact plan shows cells, not lines
     folder.mkdir(parents=True, exist_ok=True)
-    for number, page in enumerate(pages):
-        save_image(folder / f"{number}.png", page.permute(1, 2, 0).numpy())
+    for number in (episodes.plan == first).nonzero()[:, 0].tolist():
+        start, goal = (at[number, :2].numpy() * COORDINATE_UNIT_M for at in (episodes.start, episodes.target))
+        page = draw_sketch(plan, start, goal, episodes.path_corners(number), "true", np.random.default_rng(0))
+        save_image(folder / f"{number}.png", page)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,13 +35,9 @@ def read_grey(path: Path) -> np.ndarray:
                 f"side. Scale the picture down, and raise its metres per pixel by the same factor."
             )
         with picture:
-            if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
-                coloured = picture.convert("RGBA")
-                white = Image.new("RGBA", coloured.size, (255, 255, 255, 255))
-                return np.asarray(Image.alpha_composite(white, coloured).convert("L"))
             if picture.mode.startswith("I"):  # 16 bits
                 return (np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8)
-            return np.asarray(picture.convert("L"))
+            return np.asarray(on_white(picture).convert("L"))
     except Image.DecompressionBombError as error:
         raise ConfigError(
             f"{path} is too large: {error} The limit is {MAX_SIDE_PX:,} pixels along each side. Scale it down."
@@ -49,3 +46,13 @@ def read_grey(path: Path) -> np.ndarray:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{path} is not a valid picture: {error}. Use a PNG, PGM, JPEG or BMP file.") from None
+
+
+def on_white(picture: Any) -> Any:
+    """Returns a PIL picture whose transparent pixels are white, as paper is; without any, `picture` itself."""
+    from PIL import Image
+
+    if picture.mode not in ("RGBA", "LA", "PA") and "transparency" not in picture.info:
+        return picture
+    coloured = picture.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", coloured.size, (255, 255, 255, 255)), coloured)

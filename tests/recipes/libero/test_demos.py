@@ -1,0 +1,56 @@
+"""The stage demos of libero records what is missing, and replaces nothing. These tests need no simulator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from powerband.cli.catalogue import configure
+from powerband.data.recorded.recording import Recording, read_recording
+from powerband.recipes.libero import demos
+
+pytest.importorskip("libero", reason="LIBERO is not installed")
+
+
+def test_an_episode_in_place_of_a_removed_one_replaces_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configure("libero", ["variant=smoke", "demo_episodes=3"])[2].config
+    recording = Recording(tmp_path, {})
+    for number in range(3):
+        recording.add(number, {"start": torch.full((2,), number)})
+    (tmp_path / "episodes" / "00000001.safetensors").unlink()  # as the message about a damaged file advises
+    monkeypatch.setattr(demos, "make_libero_vec_env", lambda *_, **__: None)
+    monkeypatch.setattr(demos, "task_script", lambda task: ((), ()))
+    task = config.selected_tasks()[0]
+    session = demos._DemonstrationSession(config, task, recording, 1, print)
+    session.steps[0] = [{"action": torch.zeros(7)}]
+    session._end_episode(0, success=True)
+    episodes = read_recording(tmp_path)[0]
+    assert recording.numbers == [0, 2, 3] and episodes["start"][:4].tolist() == [0, 0, 2, 2]
+
+
+def test_tasks_without_a_recording_are_recorded_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[str] = []
+    monkeypatch.setattr(demos, "record", lambda config, task, *_: recorded.append(task.key))
+    run = SimpleNamespace(dir=tmp_path, console=SimpleNamespace(note=print))
+
+    def finish(key: str) -> None:
+        (tmp_path / key).mkdir()
+        (tmp_path / key / "manifest.json").write_text("{}")
+
+    config = configure("libero", ["tasks=0,1", "record_missing=true", f"demos_dir={tmp_path}"])[2].config
+    finish("libero_90-02")
+    demos.record_missing(config, run)
+    assert recorded == [], "the recordings of another task are the training data"
+    finish("libero_90-00")
+    demos.record_missing(config, run)
+    assert recorded == ["libero_90-01"]
+    finish("libero_90-01")
+    demos.record_missing(config, run)
+    assert recorded == ["libero_90-01"]
