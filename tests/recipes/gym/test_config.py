@@ -12,7 +12,7 @@ from powerband.core.machine import device
 from powerband.envs.adapters.wrapping import Wrapping
 from powerband.recipes.gym import tuned
 from powerband.recipes.gym.config import ALGORITHMS, Config, Evaluation, check, imports, notices
-from powerband.recipes.gym.evaluation import EVAL_SEED, _json_numbers
+from powerband.recipes.gym.evaluation import EVAL_SEED
 
 SETTINGS = {"ppo.lr": 0.125, "on_policy.num_steps": 16, "on_policy.gamma": 0.5}
 ACROBOT = ["env_id=Acrobot-v1", "algo=ppo"]
@@ -80,10 +80,6 @@ def test_workers_are_started_for_the_cores_of_one_rank(monkeypatch):
     monkeypatch.setattr(device, "cores", lambda: 4)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert device.cores_per_rank() == 2
-
-
-def test_intervals_of_one_episode_are_null_in_json():
-    assert _json_numbers({"return": 1.0, "return_low": float("nan")}) == {"return": 1.0, "return_low": None}
 
 
 def test_the_evaluation_of_a_run_repeats_no_episode_that_selected_its_checkpoint():

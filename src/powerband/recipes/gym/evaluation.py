@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from powerband.core.evaluation_context import evaluation_context
+from powerband.core.evaluation_table import write_table
 from powerband.core.noise import NoiseSource
 from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
@@ -136,17 +135,11 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
         interval = f"[{result['return_low']:,.1f}, {result['return_high']:,.1f}]"
         mean, length = f"{result['return']:,.1f}", f"{result['length']:,.0f}"
         print(f"{config.env_id} {name}: return {mean} {interval} over {episodes} episodes of {length} steps")
-        rows.append({"env_id": config.env_id, "policy": name, "episodes": episodes, **_json_numbers(result)})
+        rows.append({"env_id": config.env_id, "policy": name, "episodes": episodes, **result})
     if options.video:
         try:
             path = folder / "videos" / "episode"
             print(f"video: {record_episode(config, learner, policies['policy'], options.seed, path, context.device)}")
         except Exception as error:  # any environment may fail in its own way, and the table is complete
             print(f"no video: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
-    (folder / "eval-episodes.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
-    return rows
-
-
-def _json_numbers(figures: dict[str, float]) -> dict[str, float | None]:
-    """Returns `figures` with None, which is null in JSON, for values that are not finite."""
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+    return write_table(folder, "episodes", options, rows)

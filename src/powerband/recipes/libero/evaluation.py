@@ -15,6 +15,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
+from powerband.core.evaluation_table import write_table
 from powerband.core.noise import NoiseSource
 from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
@@ -296,8 +297,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         for name in options.policies:
             rates = [row["success"] for row in rows if row["policy"] == name]
             print(f"{name:<8} mean success over {len(rates)} tasks {sum(rates) / len(rates):.3f}")
-    (folder / "eval-libero.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
-    return rows
+    return write_table(folder, "libero", options, rows)
 
 
 def table_line(row: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
+from powerband.core.evaluation_table import write_table
 from powerband.core.run.run import Run
 from powerband.core.run_folder import find_run
 from powerband.core.telemetry.console import count_progress_bar
@@ -220,8 +221,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         if options.video and row["policy"] == stage:
             row["video"] = str(record_video(config, row["task"], policies["policy"](), folder, options.size))
             print(f"video: {row['video']}")
-    (folder / "eval-goals.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
-    return rows
+    return write_table(folder, "goals", options, rows)
 
 
 def record_video(config: Config, task: str, policy: Policy, folder: Path, size: int) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
+from powerband.core.evaluation_table import write_table
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
 from powerband.recipes.snakes.config import SCRIPTED, unknown_opponent
@@ -173,8 +173,7 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[..., tuple[An
         if frames:
             write_video(frames, folder / "videos" / f"{labels[name]}.mp4", fps=10)
             save_image(folder / f"game-{labels[name]}.png", frames[len(frames) * 3 // 4])
-    (folder / "eval-games.json").write_text(json.dumps({"options": options.__dict__, "rows": rows}, indent=2))
-    return rows
+    return write_table(folder, "games", options, rows)
 
 
 def _player(name: str, load: Callable[[Path], tuple[Any, str]]) -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
+from powerband.core.evaluation_table import write_table
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.loops.evaluate import mean_interval
 from powerband.recipes.uav.config import Config
@@ -103,28 +102,13 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
             rows.append(row)
             print(_line(row), flush=True)
         curves = curves or metrics
-    table = json_values({"options": options.__dict__, "rows": rows})
-    (folder / "eval-missions.json").write_text(json.dumps(table, indent=2, allow_nan=False))
+    rows = write_table(folder, "missions", options, rows)
     save_image(folder / "eval-curves.png", draw_curves(curves, _title(settings[0])))
     if options.video:
         frames = film_mission(learner, settings[0], options.seed, context.device)
         write_video(frames, folder / "videos" / "mission.mp4", fps=2)
         save_image(folder / "mission.png", frames[-1])
-    return table["rows"]
-
-
-def json_values(value: Any) -> Any:
-    """Returns a value with None for NaN and the text "inf" for infinity, which JSON has no numbers for.
-
-    `value` is a dict, a list, a tuple, or an entry of them. Tuples become lists.
-    """
-    if isinstance(value, dict):
-        return {name: json_values(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_values(each) for each in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
+    return rows
 
 
 def _ranges(world: World, comm_ranges_m: tuple[float, ...]) -> list[World]:

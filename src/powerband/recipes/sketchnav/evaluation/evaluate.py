@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from torch import Tensor
 from powerband.algos.ppo import PPO
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
+from powerband.core.evaluation_table import write_table
 from powerband.core.noise import NoiseSource
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import Tree
@@ -192,21 +191,14 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
             device = context.device if name in ("policy", "likeliest") else "cpu"
             figures = run_episodes(episodes, config, act, carry, device, 0, order, f"{split} {sketch} {name}")
             row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
-            result = summary(figures)
-            rows.append({**row, **_json_numbers(result)})
-            print(_table_line({**row, **result}), flush=True)
+            rows.append({**row, **summary(figures)})
+            print(_table_line(rows[-1]), flush=True)
         if options.video and shown:
             act, carry = named_policy(shown, learner, episodes, options.temperature)
             estimate = encoder_of(learner).estimated_position
             stem = folder / "videos" / f"{split}-{sketch}"
             _write_images(stem, config, episodes, act, carry, order, estimate, context.device)
-    (folder / "eval-sketchnav.json").write_text(json.dumps({"options": vars(options), "rows": rows}, indent=2))
-    return rows
-
-
-def _json_numbers(figures: dict[str, float]) -> dict[str, float | None]:
-    """Returns `figures` with None, which is null in JSON, for values that are not finite."""
-    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+    return write_table(folder, "sketchnav", options, rows)
 
 
 def _table_line(row: dict[str, Any]) -> str:

@@ -1,0 +1,38 @@
+"""Evaluation table: the rows of ``powerband eval`` as a JSON file in the run folder, which the report shows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def write_table(folder: Path, name: str, options: Any, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Writes the result of an evaluation to ``eval-NAME.json``.
+
+    Args:
+        folder: Run folder, or the folder of one of its checkpoints.
+        name: Name of the table, such as ``episodes``.
+        options: Options of the evaluation, a dataclass.
+        rows: Rows of the table.
+
+    Returns:
+        The rows as in the file: None stands for NaN, which is the bound of an interval of one episode, and the text
+        "inf" for infinity.
+    """
+    table = _json_values({"options": vars(options), "rows": rows})
+    (folder / f"eval-{name}.json").write_text(json.dumps(table, indent=2, allow_nan=False), encoding="utf-8")
+    return table["rows"]
+
+
+def _json_values(value: Any) -> Any:
+    """Returns nested dicts, lists and tuples without the numbers that JSON does not have; tuples become lists."""
+    if isinstance(value, dict):
+        return {name: _json_values(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_values(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value
