@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from powerband.core.evaluation_context import evaluation_context
-from powerband.core.evaluation_table import write_table
 from powerband.core.noise import NoiseSource
 from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
@@ -21,6 +20,7 @@ from powerband.recipes.gym.config import Config, Evaluation
 from powerband.recipes.gym.environments import make_env
 from powerband.recipes.gym.film import record_episode
 from powerband.recipes.gym.learners import build_learner
+from powerband.report.evaluation_table import write_table
 
 EVAL_ENVS = 10
 """Episodes that an evaluation plays at a time."""

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
-from powerband.core.evaluation_table import write_table
 from powerband.core.noise import NoiseSource
 from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.core.run.state_registry import restore_learner
@@ -30,6 +29,7 @@ from powerband.recipes.libero.env.vec_env import make_libero_vec_env, num_simula
 from powerband.recipes.libero.learners import make_evaluation_learner
 from powerband.recipes.libero.rdt import RDTLearner
 from powerband.recipes.libero.settings import Evaluation
+from powerband.report.evaluation_table import write_table
 
 STATISTICS_FILE = "statistics.json"
 """File in the run folder with the statistics, the control frequency and the cameras of the demonstrations."""

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
-from powerband.core.evaluation_table import write_table
 from powerband.core.run.run import Run
 from powerband.core.run_folder import find_run
 from powerband.core.telemetry.console import count_progress_bar
@@ -23,6 +22,7 @@ from powerband.recipes.metaworld.env.gymnasium_env import GOAL_SEED, MetaWorldEn
 from powerband.recipes.metaworld.env.tasks import TASK_SETS, expand_task
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 from powerband.recipes.metaworld.policies import greedy_policy, load_run_policy, random_policy, scripted_policies
+from powerband.report.evaluation_table import write_table
 
 EVAL_ENVS = 10
 """Number of environments that evaluate one task; each plays every tenth of the 50 goals."""

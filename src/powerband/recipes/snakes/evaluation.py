@@ -13,7 +13,6 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
-from powerband.core.evaluation_table import write_table
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.loops.evaluate import evaluate, mean_interval, wilson_interval
 from powerband.recipes.snakes.config import SCRIPTED, unknown_opponent
@@ -21,6 +20,7 @@ from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.env import SnakesEnv
 from powerband.recipes.snakes.env.opponents import GreedyOpponent, PolicyOpponent, RandomOpponent
 from powerband.recipes.snakes.evaluation_options import Evaluation
+from powerband.report.evaluation_table import write_table
 from powerband.report.media_files import save_image, write_video
 
 SCRIPTED_OPPONENTS: dict[str, Callable[[], Any]] = {

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
-from powerband.core.evaluation_table import write_table
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.loops.evaluate import mean_interval
 from powerband.recipes.uav.config import Config
@@ -21,6 +20,7 @@ from powerband.recipes.uav.evaluation_options import Evaluation
 from powerband.recipes.uav.images import draw_curves, film_mission
 from powerband.recipes.uav.learner import load_learner, load_other_run
 from powerband.recipes.uav.settings import World
+from powerband.report.evaluation_table import write_table
 from powerband.report.media_files import save_image, write_video
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from powerband.algos.ppo import PPO
 from powerband.core.errors import ConfigError
 from powerband.core.evaluation_context import evaluation_context
-from powerband.core.evaluation_table import write_table
 from powerband.core.noise import NoiseSource
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.types import Tree
@@ -36,6 +35,7 @@ from powerband.recipes.sketchnav.policies import (
     no_carry,
 )
 from powerband.recipes.sketchnav.trained import trained_learner
+from powerband.report.evaluation_table import write_table
 from powerband.report.media_files import save_image, write_video
 
 MAX_ENVS = 64

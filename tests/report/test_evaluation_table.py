@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerband.core.evaluation_table import write_table
+from powerband.report.evaluation_table import write_table
 
 
 @dataclass
