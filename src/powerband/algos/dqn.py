@@ -12,12 +12,12 @@ Suffixes: B rows, K actions, Q quantiles; Q is 1 if only the mean is learned.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from powerband.algos.replay_learner import ReplayLearner
 from powerband.algos.settings import DQNConfig
 from powerband.core.errors import ConfigError
 from powerband.core.optim.compile import compile_if
@@ -29,13 +29,13 @@ from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.distributions import MASKED, uniform_actions
 from powerband.nets.mlp import MLP
-from powerband.nets.observations.encoders import ObsEncoder, encode
+from powerband.nets.observations.encoders import ObsEncoder
 from powerband.nets.observations.features import action_mask, features, num_features
 from powerband.nets.observations.normalise import vector_norm
 from powerband.nets.q_network import QNetwork
 
 
-class DQN:
+class DQN(ReplayLearner):
     """Learner for one discrete action per environment. An ``action_mask`` in the observation restricts the actions.
 
     Shapes: N environments, B rows of a batch, F features of an observation, K actions.
@@ -45,6 +45,9 @@ class DQN:
         epsilon: Probability of a random action, 0-d float32; it falls linearly in `env_steps`.
     """
 
+    PARTS = ("net", "target_net", "adam", "noise", "encoder", "target_encoder", "obs_norm")
+    COUNTERS = ("updates", "env_steps")
+    POLICY, BOUNDS = "net", ()
     lr = LearnerLr("adam")
 
     def __init__(
@@ -174,11 +177,6 @@ class DQN:
         if self.obs_norm is not None:
             self.obs_norm.update_statistics(features(obs, 1), self.average, self.world_size)
 
-    def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
-        """Computes the inputs (B, F) of the network; without `encoder` all entries of `obs` are joined."""
-        rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
-        return rows if self.obs_norm is None else self.obs_norm(rows)
-
     def _loss(
         self,
         obs: Tensor,
@@ -219,43 +217,15 @@ class DQN:
         rows = rows if row_weight is None else row_weight * rows
         return rows.mean(), q_BQ.detach().mean(), error_BQ
 
-    def initial_carry(self, num_envs: int) -> None:
-        """Returns None: the policy has no recurrent state."""
-
-    def policy_state(self) -> dict[str, Tensor]:
-        """Returns the parameters of network and encoder, for the exported policy.
-
-        Parameters of the encoder have the prefix ``encoder.``, statistics of observations the prefix ``obs_norm.``.
-        """
-        encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
-        return {**self.net.state_dict(), **encoder, **norm}
-
     def _set_epsilon(self) -> None:
         """Computes epsilon from `env_steps`, in place, because captured graphs read it."""
         start, end = self.config.epsilon_start, self.config.epsilon_end
         slope = (start - end) / self.config.epsilon_steps
         torch.clamp(start - slope * self.env_steps, min=end, out=self.epsilon)
 
-    def _parts(self) -> dict[str, Any]:
-        """Returns the parts with state by name."""
-        encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
-        norm = {} if self.obs_norm is None else {"obs_norm": self.obs_norm}
-        parts = {"net": self.net, "target_net": self.target_net, "adam": self.adam, "noise": self.noise}
-        return {**parts, **encoders, **norm}
-
-    def state_dict(self) -> dict:
-        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
-        parts = {name: part.state_dict() for name, part in self._parts().items()}
-        return {**parts, "updates": self.updates, "env_steps": self.env_steps}
-
     def load_state_dict(self, state: dict) -> None:
         """Restores a result of `state_dict` in place."""
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.updates.copy_(state["updates"])
-        self.cycle.restore(int(state["updates"]))
-        self.env_steps.copy_(state["env_steps"])
+        super().load_state_dict(state)
         self._set_epsilon()
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from powerband.algos.actions import action_scale
+from powerband.algos.replay_learner import ReplayLearner
 from powerband.algos.settings import FastTD3Config
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
@@ -27,7 +28,7 @@ from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.mlp import MLP, TwinMLP
-from powerband.nets.observations.encoders import ObsEncoder, encode
+from powerband.nets.observations.encoders import ObsEncoder
 from powerband.nets.observations.features import features, num_features
 from powerband.nets.observations.normalise import RunningNorm
 
@@ -35,7 +36,7 @@ GOLDEN_RATIO = 0.6180339887498949
 """Successive multiples of it, without their integer parts, spread evenly over 0..1."""
 
 
-class FastTD3:
+class FastTD3(ReplayLearner):
     """FastTD3 learner for continuous actions within finite bounds, for one agent.
 
     An encoder learns from the loss of the critics alone; the actor reads its features without a gradient.
@@ -44,6 +45,10 @@ class FastTD3:
     values of the return to which critics assign probabilities).
     """
 
+    PARTS = (
+        "actor", "critic", "target_actor", "target_critic", "actor_adam", "critic_adam", "reward_norm", "noise",
+        "encoder", "target_encoder", "obs_norm",
+    )  # fmt: skip
     lr = LearnerLr("actor_adam", "critic_adam")
 
     def __init__(
@@ -163,13 +168,6 @@ class FastTD3:
         square = (norm.var + norm.mean.square()).squeeze(0)
         return torch.where(norm.count > 0, torch.rsqrt(square + 1e-8), 1.0)
 
-    def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
-        """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
-        if encoder is not None:
-            return encode(encoder, obs, self.precision)
-        rows = features(obs, 1)
-        return rows if self.obs_norm is None else self.obs_norm(rows)
-
     def _critic_loss(
         self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor, normal: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -199,38 +197,6 @@ class FastTD3:
     def _mean(self, probs: Tensor) -> Tensor:
         """Computes the means (...) of distributions (..., Z)."""
         return (probs * self.atoms_Z).sum(-1)  # a matrix product would be bfloat16 under autocast
-
-    def initial_carry(self, num_envs: int) -> None:
-        """Returns None: the policy has no recurrent state."""
-
-    def policy_state(self) -> dict[str, Tensor]:
-        """Returns the tensors of the exported policy.
-
-        They are the parameters of the actor, those of the encoder and the statistics of the observations with the
-        prefixes ``encoder.`` and ``obs_norm.``, and ``centre`` and ``scale``, which map actions from [-1, 1] to the
-        environment's units.
-        """
-        encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
-        return {**self.actor.state_dict(), **encoder, **norm, "centre": self.centre, "scale": self.scale}
-
-    def _parts(self) -> dict[str, Any]:
-        """Returns the parts with state by name."""
-        names = "actor critic target_actor target_critic actor_adam critic_adam reward_norm noise".split()
-        optional = {name: getattr(self, name) for name in ("encoder", "target_encoder", "obs_norm")}
-        present = {name: part for name, part in optional.items() if part is not None}
-        return {**{name: getattr(self, name) for name in names}, **present}
-
-    def state_dict(self) -> dict:
-        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
-        return {**{name: part.state_dict() for name, part in self._parts().items()}, "updates": self.updates}
-
-    def load_state_dict(self, state: dict) -> None:
-        """Restores a result of `state_dict` in place."""
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.updates.copy_(state["updates"])
-        self.cycle.restore(int(state["updates"]))
 
 
 def project(probs_BZ: Tensor, reward_B: Tensor, discount_B: Tensor, atoms_Z: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from powerband.algos.actions import action_scale
+from powerband.algos.replay_learner import ReplayLearner
 from powerband.algos.settings import SACConfig
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
@@ -26,7 +27,7 @@ from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.mlp import MLP, TwinMLP
-from powerband.nets.observations.encoders import ObsEncoder, encode
+from powerband.nets.observations.encoders import ObsEncoder
 from powerband.nets.observations.features import features, num_features
 from powerband.nets.observations.normalise import vector_norm
 
@@ -47,7 +48,7 @@ class Temperature(nn.Module):
         self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
 
 
-class SAC:
+class SAC(ReplayLearner):
     """Soft actor-critic learner for continuous actions within finite bounds, for one agent.
 
     An encoder learns from the loss of the critics alone. The actor reads its features without a gradient, and a copy
@@ -57,6 +58,10 @@ class SAC:
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
     """
 
+    PARTS = (
+        "actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise", "encoder",
+        "target_encoder", "obs_norm",
+    )  # fmt: skip
     lr = LearnerLr("actor_adam", "critic_adam")
 
     def __init__(self, spec: EnvSpec, config: SACConfig, context: RankContext, encoder: ObsEncoder | None = None):
@@ -199,8 +204,7 @@ class SAC:
 
     def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
         """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
-        rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
-        rows = rows if self.obs_norm is None else self.obs_norm(rows)
+        rows = super()._features(obs, encoder)
         return rows if self.config.obs_scale == 1.0 else rows * self.config.obs_scale
 
     def _inputs(self, batch: dict[str, Tree]) -> tuple[Tensor, Tensor, Tensor]:
@@ -278,35 +282,3 @@ class SAC:
         q = self.target_critic(torch.cat([next_obs, action], -1)).squeeze(-1).amin(0)
         q = q - self.temperature.log_alpha.exp() * log_prob
         return {"mu": torch.tanh(mean), "log_std": log_std.clamp(LOG_STD_MIN, LOG_STD_MAX), "q_target": q}
-
-    def initial_carry(self, num_envs: int) -> None:
-        """Returns None: the policy has no recurrent state."""
-
-    def policy_state(self) -> dict[str, Tensor]:
-        """Returns the tensors of the exported policy.
-
-        They are the parameters of the actor, those of the encoder and the statistics of the observations with the
-        prefixes ``encoder.`` and ``obs_norm.``, and ``centre`` and ``scale``, which map actions from [-1, 1] to the
-        environment's units.
-        """
-        encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
-        return {**self.actor.state_dict(), **encoder, **norm, "centre": self.centre, "scale": self.scale}
-
-    def _parts(self) -> dict[str, Any]:
-        """Returns the parts with state by name."""
-        names = ("actor", "critic", "target_critic", "temperature", "actor_adam", "critic_adam", "noise")
-        encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
-        norm = {} if self.obs_norm is None else {"obs_norm": self.obs_norm}
-        return {**{name: getattr(self, name) for name in names}, **encoders, **norm}
-
-    def state_dict(self) -> dict:
-        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
-        return {**{name: part.state_dict() for name, part in self._parts().items()}, "updates": self.updates}
-
-    def load_state_dict(self, state: dict) -> None:
-        """Restores a result of `state_dict` in place."""
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.updates.fill_(int(state["updates"]))
-        self.cycle.restore(int(state["updates"]))

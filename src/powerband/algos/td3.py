@@ -10,12 +10,12 @@ Suffixes: B rows, E critics.
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from powerband.algos.actions import action_scale
+from powerband.algos.replay_learner import ReplayLearner
 from powerband.algos.settings import TD3Config
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
@@ -25,12 +25,12 @@ from powerband.core.schedule import UpdateCycle
 from powerband.data.n_step import bootstrap_discount
 from powerband.data.types import EnvSpec, Tree
 from powerband.nets.mlp import MLP, TwinMLP
-from powerband.nets.observations.encoders import ObsEncoder, encode
+from powerband.nets.observations.encoders import ObsEncoder
 from powerband.nets.observations.features import features, num_features
 from powerband.nets.observations.normalise import vector_norm
 
 
-class TD3:
+class TD3(ReplayLearner):
     """TD3 learner for continuous actions within finite bounds, for one agent.
 
     An encoder learns from the loss of the critics alone; the actor reads its features without a gradient.
@@ -38,6 +38,10 @@ class TD3:
     Shapes: N environments, B rows of a batch, D entries of an action, F features of an observation.
     """
 
+    PARTS = (
+        "actor", "critic", "target_actor", "target_critic", "actor_adam", "critic_adam", "noise", "encoder",
+        "target_encoder", "obs_norm",
+    )  # fmt: skip
     lr = LearnerLr("actor_adam", "critic_adam")
 
     def __init__(
@@ -154,11 +158,6 @@ class TD3:
         if self.obs_norm is not None:
             self.obs_norm.update_statistics(features(obs, 1), self.average, self.world_size)
 
-    def _features(self, obs: Tree, encoder: ObsEncoder | None) -> Tensor:
-        """Computes the inputs (B, F) of the networks; without `encoder` all entries of `obs` are joined."""
-        rows = features(obs, 1) if encoder is None else encode(encoder, obs, self.precision)
-        return rows if self.obs_norm is None else self.obs_norm(rows)
-
     def _critic_loss(
         self,
         obs: Tensor,
@@ -195,35 +194,3 @@ class TD3:
     def errors(self) -> Tensor:
         """Absolute errors (B,) of the newest update, means over the critics."""
         return self._error_EB.abs().mean(0)
-
-    def initial_carry(self, num_envs: int) -> None:
-        """Returns None: the policy has no recurrent state."""
-
-    def policy_state(self) -> dict[str, Tensor]:
-        """Returns the tensors of the exported policy.
-
-        They are the parameters of the actor, those of the encoder and the statistics of the observations with the
-        prefixes ``encoder.`` and ``obs_norm.``, and ``centre`` and ``scale``, which map actions from [-1, 1] to the
-        environment's units.
-        """
-        encoder = {} if self.encoder is None else self.encoder.state_dict(prefix="encoder.")
-        norm = {} if self.obs_norm is None else self.obs_norm.state_dict(prefix="obs_norm.")
-        return {**self.actor.state_dict(), **encoder, **norm, "centre": self.centre, "scale": self.scale}
-
-    def _parts(self) -> dict[str, Any]:
-        """Returns the parts with state by name."""
-        names = ("actor", "critic", "target_actor", "target_critic", "actor_adam", "critic_adam", "noise")
-        encoders = {} if self.encoder is None else {"encoder": self.encoder, "target_encoder": self.target_encoder}
-        norm = {} if self.obs_norm is None else {"obs_norm": self.obs_norm}
-        return {**{name: getattr(self, name) for name in names}, **encoders, **norm}
-
-    def state_dict(self) -> dict:
-        """Returns the complete training state for a checkpoint: the tensors themselves, not copies."""
-        return {**{name: part.state_dict() for name, part in self._parts().items()}, "updates": self.updates}
-
-    def load_state_dict(self, state: dict) -> None:
-        """Restores a result of `state_dict` in place."""
-        for name, part in self._parts().items():
-            part.load_state_dict(state[name])
-        self.updates.copy_(state["updates"])
-        self.cycle.restore(int(state["updates"]))
