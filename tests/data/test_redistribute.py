@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -55,6 +57,39 @@ def test_a_rank_gets_the_newest_transitions_of_its_environments_in_order(saved, 
         )
         if kept == capacity // envs:  # the oldest transitions are overwritten first
             assert torch.equal(replay.stored["reward"][envs // now :], before[envs // now :])
+
+
+@pytest.mark.parametrize("kind", ["n_step", "priorities", "hindsight"])
+def test_a_replay_keeps_no_tensor_of_the_state_that_it_loads(kind):
+    """The tensors of a checkpoint are mapped from its file, which may be deleted (`Replay.copies_state`)."""
+    fields = {**FIELDS, "next_obs": {"achieved_goal": TensorSpec((2,))}, "obs": {"desired_goal": TensorSpec((2,))}}
+
+    def new() -> Replay:
+        parts = {
+            "n_step": {"n_step": 3},
+            "priorities": {"priorities": Priorities(12, "cpu", 0.6, 0.4, lambda _: None)},
+            "hindsight": {"hindsight": Hindsight(12, 2, "cpu", 4, lambda achieved, desired: (achieved.sum(-1), None))},
+        }
+        return Replay(12, 2, "cpu", fields, **parts[kind])
+
+    replay = new()
+    for time in range(9):
+        goals = torch.full((2, 2), float(time))
+        ended = torch.tensor([time % 3 == 2, False])
+        rows = {"reward": goals[:, 0], "terminated": ended, "next_obs": {"achieved_goal": goals}}
+        replay.add({**rows, "obs": {"desired_goal": goals}}, ended=ended)
+    expected = copy.deepcopy(replay.state_dict())
+    for load in (lambda new, state: new.load_state_dict(state), lambda new, state: new.load_share([state], 0, 1)):
+        state, restored = copy.deepcopy(expected), new()
+        load(restored, state)
+        before = copy.deepcopy(restored.state_dict())
+        for value in state.values():
+            if isinstance(value, torch.Tensor):
+                value.fill_(True)
+        after = restored.state_dict()
+        assert before.keys() == after.keys()
+        for name, value in before.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(after[name])), name
 
 
 def links_stay_within_episodes(replay: Replay) -> None:

@@ -104,7 +104,7 @@ class NStepWindows:
                 f"Resume with off_policy.n_step=1, or start a new run."
             )
         self.following[: len(state["following"])].copy_(state["following"])
-        self.newest = state["newest"].to(self.newest.device)
+        self.newest = state["newest"].to(self.newest.device, copy=True)
 
 
 def bootstrap_discount(batch: dict[str, Tree], gamma: float) -> Tensor:

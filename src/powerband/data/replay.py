@@ -37,7 +37,10 @@ class Replay:
         priorities: Priorities of the rows; None for uniform sampling.
         hindsight: Relabelling of goals; None without it.
         drawn: Rows (n,) int64 of the newest batch.
+        copies_state: `load_state_dict` and `load_share` keep no tensor of the state, see `Stateful`.
     """
+
+    copies_state = True
 
     def __init__(
         self,

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.checkpoints.checkpoint import load_checkpoint
+from powerband.core.run.checkpoints.checkpoint import in_memory, load_checkpoint
 from powerband.core.run.checkpoints.checkpoint_files import CollectiveSave
 from powerband.core.run.checkpoints.manifest import CheckpointError
 from powerband.core.run.folders.storage import Storage
 
 
 class Stateful(Protocol):
-    """Part of a run whose state checkpoints save and restore, such as a learner."""
+    """Part of a run whose state checkpoints save and restore, such as a learner.
+
+    A part with the attribute ``copies_state = True`` keeps no tensor of the state that it loads, only copies. It
+    receives tensors that are mapped from the file, so that a large replay needs no additional memory.
+    """
 
     def state_dict(self) -> dict: ...
     def load_state_dict(self, state: dict) -> None: ...
@@ -92,18 +96,21 @@ class StateRegistry:
         """
         shared, manifest = load_checkpoint(path, "shared")
         saved_ranks = manifest.world_size
-        if saved_ranks == self.ranks.world_size:
-            own = [load_checkpoint(path, f"rank{self.ranks.rank}")[0]]
-        else:
+        same_ranks = saved_ranks == self.ranks.world_size
+        if not same_ranks:
             self._check_redistribution(path, saved_ranks)
-            own = [load_checkpoint(path, f"rank{rank}")[0] for rank in range(saved_ranks)]
+        ranks = [self.ranks.rank] if same_ranks else range(saved_ranks)
+        own = [load_checkpoint(path, f"rank{rank}", mapped=True)[0] for rank in ranks]
         for name, (part, is_shared) in self._parts.items():
             if is_shared:
                 load_state(part, shared.get(name), name, path)
-            elif saved_ranks == self.ranks.world_size:
-                load_state(part, own[0].get(name), name, path)
+                continue
+            states = [state.get(name) for state in own]
+            if not getattr(part, "copies_state", False):
+                states = in_memory(states)
+            if same_ranks:
+                load_state(part, states[0], name, path)
             else:
-                states = [state.get(name) for state in own]
                 load_with(self._redistribute[name], states, name, path)
         return shared["run"], saved_ranks
 

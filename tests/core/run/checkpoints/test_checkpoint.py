@@ -140,6 +140,42 @@ def test_a_save_takes_no_copy_of_large_tensors_and_its_files_have_the_usual_mode
     assert {facts.st_mode for facts in files.values()} == {files["rank0.json"].st_mode}
 
 
+def test_a_part_that_copies_its_state_is_restored_without_a_second_copy(run_dir):
+    """A replay may take most of the memory, and other ranks may have saved it in several shards."""
+    script = f"""
+        import sys, torch
+        from pathlib import Path
+        from types import SimpleNamespace
+        from powerband.core.run.checkpoints.checkpoint_writer import CheckpointWriter
+        from powerband.core.run.state_registry import StateRegistry
+
+        def peak():
+            return int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1]) * 1024
+
+        class Part:
+            copies_state = sys.argv[1] == "copies"
+
+            def load_state_dict(self, state):
+                self.anonymous, self.sum = peak(), float(state["rows"].sum())
+
+        saved_ranks, size, part = int(sys.argv[2]), 2**26, Part()
+        writer, files = CheckpointWriter(Path({str(run_dir)!r}), 1), {{}}
+        files |= writer.write("shared", {{"run": {{}}}})
+        for rank in range(saved_ranks):
+            files |= writer.write(f"rank{{rank}}", {{"part": {{"rows": torch.ones(size)}}}})
+        writer.write_manifest(files, {{"world_size": saved_ranks}})
+        registry, before = StateRegistry(SimpleNamespace(rank=0, world_size=1)), peak()
+        registry.add("part", part, False, lambda states: [part.load_state_dict(state) for state in states])
+        assert registry.load(writer.publish(2))[1] == saved_ranks
+        assert part.sum == size
+        copies = (part.anonymous - before) / (size * 4)
+        expected = 0 if part.copies_state else saved_ranks
+        assert abs(copies - expected) < 0.25, copies
+    """
+    for words in (["copies", "1"], ["copies", "2"], ["keeps", "1"]):
+        subprocess.run([sys.executable, "-c", textwrap.dedent(script), *words], check=True)
+
+
 def test_a_resume_from_an_older_step_removes_the_newer_checkpoints(run_dir):
     for step in (10, 20):
         save(run_dir, step, {"x": step})

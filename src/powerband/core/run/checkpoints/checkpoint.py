@@ -12,6 +12,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from powerband.core.run.checkpoints.manifest import CheckpointError, Manifest, verify_file
 from powerband.core.run.checkpoints.shard import unpack_shard
 from powerband.core.run_folder import find_run, run_id, why_no_checkpoint
@@ -20,12 +23,14 @@ STEP = re.compile(r"0|[1-9][0-9]{0,18}")
 """Names of the folders of checkpoints."""
 
 
-def load_checkpoint(path: Path, shard: str) -> tuple[Any, Manifest]:
+def load_checkpoint(path: Path, shard: str, mapped: bool = False) -> tuple[Any, Manifest]:
     """Reads one shard of a checkpoint, after its files were verified with the sizes and hashes in the manifest.
 
     Args:
         path: Folder of the checkpoint.
         shard: Name of the shard, the part of the state that one rank saved.
+        mapped: Returns tensors that take no memory, because they are mapped from the file. They may be read only;
+            `in_memory` copies them.
 
     Returns:
         The saved tree with tensors on the CPU, and the manifest.
@@ -45,13 +50,26 @@ def load_checkpoint(path: Path, shard: str) -> tuple[Any, Manifest]:
             )
         verify_file(path / name, manifest.files[name])
     try:
-        # Copies of the mapped file are aligned, as new tensors are: products of unaligned ones may round differently.
-        tensors = {name: tensor.clone() for name, tensor in load_file(path / names[0]).items()}
-        return unpack_shard((path / names[1]).read_bytes(), tensors), manifest
+        tree = unpack_shard((path / names[1]).read_bytes(), load_file(path / names[0]))
+        return tree if mapped else in_memory(tree), manifest
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise CheckpointError(
             f"{path}: {names[0]} cannot be read ({str(error)[:200]}). Use the previous checkpoint."
         ) from error
+
+
+def in_memory(tree: Any) -> Any:
+    """Copies the mapped tensors and arrays of a tree.
+
+    Copies are aligned, as new tensors are; products of unaligned ones may round differently.
+    """
+    if isinstance(tree, dict):
+        return {key: in_memory(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [in_memory(item) for item in tree]
+    if isinstance(tree, Tensor):
+        return tree.clone()
+    return tree.copy() if isinstance(tree, np.ndarray) else tree
 
 
 def verify(path: Path) -> None:
