@@ -56,7 +56,10 @@ PER_CALL = {
     "recipes/libero/nets/rdt.py": {"forward"},
     "recipes/libero/nets/rdt_policy.py": {"condition", "denoise", "normalize", "_image_tokens", "_encode_images"},
     "core/optim/flat_adam.py": {"step", "apply", "update", "frozen"},
-    "core/noise.py": {"splitmix64_", "bits", "uniform", "normal", "integers", "permutation"},
+    "core/noise/noise.py": {"bits", "uniform", "normal", "pink", "integers", "permutation"},
+    "core/noise/streams.py": {
+        *("splitmix64_", "box_muller", "stream_bits", "stream_normal", "stream_integers", "stream_pink"),
+    },
     "data/rollout.py": {"store", "gae", "lambda_returns", "minibatches"},
     "recipes/uav/map_net.py": {"forward", "critic_inputs", "state_inputs"},
     "data/priorities.py": {"add", "update", "_set", "sample", "weights"},

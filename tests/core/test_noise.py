@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from powerband.core.noise import GOLDEN, Noise, NoiseSource, splitmix64_
+from powerband.core.noise import Noise, NoiseSource
+from powerband.core.noise.streams import GOLDEN, splitmix64_
 
 MASK = 2**64 - 1
 
@@ -61,6 +62,34 @@ def test_pink_noise_of_a_part_or_a_restored_stream_equals_that_of_the_full_strea
     restored = Noise(3, "test", torch.arange(6))
     restored.load_state_dict(whole.state_dict())
     assert torch.equal(restored.pink(2), whole.pink(2))
+
+
+def test_compiled_functions_draw_the_same_numbers():
+    def draws(noise: Noise) -> dict[str, torch.Tensor]:
+        part = noise.row_slice(2, 3)
+        return {
+            "bits": noise.bits(5),
+            "uniform": noise.uniform(2, 2),
+            "integers": noise.integers(torch.tensor(2**31 - 1), 7),
+            "integers below an int": noise.integers(10),
+            "permutation": noise.permutation(),
+            "normal": noise.normal(3),
+            "one normal": noise.normal(1),
+            "pink": noise.pink(3),
+            "pink again": noise.pink(3),
+            "pink part": part.pink(4),
+        }
+
+    plain, compiled = (Noise(7, "a", torch.arange(6), compiled=compiled) for compiled in (False, True))
+    for _ in range(40):  # pink noise changes its slow terms after many draws
+        expected, found = draws(plain), draws(compiled)
+    assert compiled.counter.item() == plain.counter.item() == 40 * 9
+    for name, numbers in expected.items():
+        assert found[name].shape == numbers.shape and found[name].dtype == numbers.dtype, name
+        if "normal" in name or "pink" in name:
+            torch.testing.assert_close(found[name], numbers, rtol=1e-5, atol=2e-6)
+        else:
+            assert torch.equal(found[name], numbers), name
 
 
 @pytest.mark.parametrize("high", [1, 7, 1000, 2**31 - 1])

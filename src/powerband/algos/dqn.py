@@ -106,6 +106,7 @@ class DQN(ReplayLearner):
 
             assert isinstance(self.net.net, MLP)
             self.fused = FusedDQN(self.net.net, self.adam, self.target, config.double, config.huber_delta)
+            context.noise.compile()
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:

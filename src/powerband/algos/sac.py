@@ -116,6 +116,7 @@ class SAC(ReplayLearner):
                 self.actor, self.critic, self.actor_adam, self.critic_adam, self.target, self.temperature.log_alpha,
                 (self.centre, self.scale),
             )  # fmt: skip
+            context.noise.compile()
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:
@@ -133,8 +134,8 @@ class SAC(ReplayLearner):
         obs = self._features(obs, self.encoder)
         noise = self.noise("sac/act", obs.shape[0]) if explore else None
         pink = explore and self.config.action_noise == "pink"
-        if self.fused is not None and not pink:
-            return self.fused.act(obs, noise), {}, None
+        if self.fused is not None:
+            return self.fused.act(obs, noise, pink), {}, None
         with self.precision.autocast(obs.shape[0]):
             if noise is not None:
                 action, _ = self._policy_fn(obs, noise.pink(self.dim) if pink else noise.normal(self.dim))

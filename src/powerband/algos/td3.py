@@ -86,6 +86,7 @@ class TD3(ReplayLearner):
 
             adams, averages = (self.actor_adam, self.critic_adam), (self.follow_actor, self.follow_critic)
             self.fused = FusedTD3(self.actor, self.critic, adams, averages, config)
+            context.noise.compile()
 
     @torch.no_grad()
     def act(self, obs: Tree, carry: Tensor | None, explore: bool) -> tuple[Tensor, dict[str, Tensor], None]:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from powerband.algos.settings import PPOConfig
 from powerband.core.machine.cache_stamp import source_checksum
-from powerband.core.noise import Noise
+from powerband.core.noise import Noise, compiled_streams
 from powerband.core.optim import compiled_adam
 from powerband.core.optim.compiled_adam import OPTIONS, adam_step, clip_grad_, compiled
 from powerband.core.optim.flat_adam import FlatAdam
@@ -132,7 +132,7 @@ def kernels() -> tuple[Any, Any, Any]:
     - ``mask`` (R, K) bool: True for allowed actions out of K; empty if all are allowed.
     """
     # A cached function may close over numbers only: a compiled function in its closure would never match the cache.
-    stamp = source_checksum(compiled_adam, distributions, mlp, product)
+    stamp = source_checksum(compiled_adam, compiled_streams, distributions, mlp, product)
 
     @njit(cache=True, **OPTIONS)
     def act(theta, log_std_at, policy, critic, norm, x, mask, keys, counter, explore, action, log_prob, value):

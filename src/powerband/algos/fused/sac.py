@@ -21,12 +21,12 @@ from numba import njit
 from torch import Tensor
 
 from powerband.core.machine.cache_stamp import source_checksum
-from powerband.core.noise import Noise
+from powerband.core.noise import Noise, compiled_streams
+from powerband.core.noise.compiled_streams import draw_normal, draw_pink
 from powerband.core.optim import compiled_adam
 from powerband.core.optim.compiled_adam import OPTIONS, compiled
 from powerband.core.optim.flat_adam import FlatAdam, FlatTarget
-from powerband.nets.compiled import distributions, mlp, product
-from powerband.nets.compiled.distributions import draw_normal
+from powerband.nets.compiled import mlp, product
 from powerband.nets.compiled.mlp import (
     RELU,
     backward,
@@ -105,21 +105,24 @@ def kernels() -> tuple[Any, Any, Any]:
     - ``keys`` (B,), ``counter`` (1,) int64: the `Noise` that draws the random numbers (B, 2 D) of an update.
     """
     # A cached function may close over numbers only: a compiled function in its closure would never match the cache.
-    stamp = source_checksum(compiled_adam, distributions, mlp, product)
+    stamp = source_checksum(compiled_adam, compiled_streams, mlp, product)
 
     @njit(cache=True, **OPTIONS)
-    def act(policy, obs, keys, counter, explore, centre, scale, action):
+    def act(policy, obs, keys, counter, explore, pink, centre, scale, action):
         """Writes actions (N, D) in the environment's units to `action`, for N environments and D entries of an action.
 
         `kernels` explains `policy`. `obs` are features (N, F numbers). If `explore`, the `Noise` of keys (N,) and
-        counter (1,) samples the actions; otherwise they are the mean. `centre` and `scale` (D,) are centre and half
-        range of the actions.
+        counter (1,) samples the actions, with pink noise if `pink`; otherwise they are the mean. `centre` and `scale`
+        (D,) are centre and half range of the actions.
         """
         width = action.shape[1] + 0 * stamp
         outputs = forward(policy[0], policy[1], obs)[1]
         normal = np.zeros((len(obs), width), np.float32)
         if explore:
-            draw_normal(normal, keys, counter)
+            if pink:
+                draw_pink(normal, keys, counter)
+            else:
+                draw_normal(normal, keys, counter)
             squashed_action = squashed(outputs, normal)[0]
         else:
             squashed_action = outputs[:, :width].copy()
@@ -231,12 +234,13 @@ class FusedSAC:
         self.log_alpha_at = position(theta, log_alpha)
         self.bounds = tuple(bound.numpy() for bound in bounds)
 
-    def act(self, obs: Tensor, noise: Noise | None) -> Tensor:
+    def act(self, obs: Tensor, noise: Noise | None, pink: bool = False) -> Tensor:
         """Samples actions with the numbers of `noise`, or takes the mean if `noise` is None.
 
         Args:
             obs: Features (N, F numbers) of N environments.
             noise: Source of the random numbers, or None.
+            pink: Uses the pink noise of the source.
 
         Returns:
             Actions (N, D entries) in the environment's units.
@@ -244,7 +248,7 @@ class FusedSAC:
         action = torch.empty(len(obs), len(self.bounds[0]))
         keys, counter = (NO_NOISE, NO_NOISE) if noise is None else (noise.keys.numpy(), noise.counter.view(1).numpy())
         rows = obs.contiguous().numpy()
-        kernels()[0](self.policy, rows, keys, counter, noise is not None, *self.bounds, action.numpy())
+        kernels()[0](self.policy, rows, keys, counter, noise is not None, pink, *self.bounds, action.numpy())
         return action
 
     def critic_gradient(self, batch: tuple[Tensor, ...], noise: Noise, alpha: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Compiled distributions: log-probabilities, gradients and samples of policies, for use inside functions of numba.
 
 They equal `Categorical` and `DiagGaussian`, and draw the numbers of `Noise`. A cached function that uses this file
-passes it to `source_checksum`.
+passes it and `compiled_streams` to `source_checksum`.
 
 Shapes: R rows, K discrete actions, D entries of a continuous action. Discrete actions are (R, 1) int64; continuous ones
 are (R, D), and have log_std (D,), which is empty for discrete actions.
@@ -13,14 +13,13 @@ import math
 
 import numpy as np
 
-from powerband.core.noise import GOLDEN, MIX_1, MIX_2
+from powerband.core.noise.compiled_streams import draw_normal, random_bits
 from powerband.core.optim.compiled_adam import compiled
 
-HALF, ONE, TWO = np.float32(0.5), np.float32(1), np.float32(2)
+HALF, ONE = np.float32(0.5), np.float32(1)
 MASKED = np.float32(-1e9)
 HALF_LOG_2PI, HALF_LOG_2PIE = np.float32(0.5 * math.log(2 * math.pi)), np.float32(0.5 * math.log(2 * math.pi * math.e))
-STEP, FIRST, SECOND = (np.uint64(number % 2**64) for number in (GOLDEN, MIX_1, MIX_2))
-UNIT_24, UNIT_32, ANGLE_UNIT = np.float32(2.0**-24), np.float32(2.0**-32), np.float32(2 * math.pi * 2.0**-24)
+UNIT_24 = np.float32(2.0**-24)
 BELOW_ONE = np.float32(1 - 2.0**-22)
 
 
@@ -95,47 +94,6 @@ def distribution_backward(outputs, log_std, action, log_prob_grad, entropy_grad,
                 log_p = outputs[r, k]
                 outputs[r, k] = -math.exp(log_p) * (log_prob_grad[r] + entropy_grad * (log_p + entropy))
             outputs[r, np.int64(action[r, 0])] += log_prob_grad[r]
-
-
-@compiled
-def splitmix64(x):
-    """Hashes a uint64, as `noise.splitmix64_` does."""
-    x = (x ^ (x >> np.uint64(30))) * FIRST
-    x = (x ^ (x >> np.uint64(27))) * SECOND
-    return x ^ (x >> np.uint64(31))
-
-
-@compiled
-def random_bits(keys, counter, count):
-    """Returns (n, count) uint64 of 64 random bits each, the same as `Noise.bits`.
-
-    `keys` (n,) int64 are the keys of the n streams. `counter` (1,) int64 is the number of draws so far, and is
-    increased.
-    """
-    bits = np.empty((len(keys), count), np.uint64)
-    for n in range(len(keys)):
-        stream = splitmix64(np.uint64(keys[n]) + np.uint64(counter[0]) * STEP)
-        for index in range(count):
-            bits[n, index] = splitmix64(stream + np.uint64(index + 1) * STEP)
-    counter[0] += 1
-    return bits
-
-
-@compiled
-def draw_normal(numbers, keys, counter):
-    """Fills numbers (n, count) float32 with standard normal numbers, the same as `Noise.normal`.
-
-    `keys` (n,) and `counter` (1,) int64 are those of `Noise`; the counter is increased.
-    """
-    count = numbers.shape[1]
-    half = (count + 1) // 2
-    bits = random_bits(keys, counter, half)
-    for n in range(len(numbers)):
-        for number in range(count):
-            drawn = bits[n, number % half]
-            radius = math.sqrt(-TWO * math.log(np.float32((drawn >> np.uint64(32)) + np.uint64(1)) * UNIT_32))
-            angle = np.float32(drawn & np.uint64(2**24 - 1)) * ANGLE_UNIT
-            numbers[n, number] = radius * (math.cos(angle) if number < half else math.sin(angle))
 
 
 @compiled

@@ -5,7 +5,7 @@ index is the position of the number within its draw. An id is a global environme
 draw the same numbers, and the distribution of the ids over ranks does not change the numbers. The counter is a tensor
 on the device and is increased in place, so that each replay of a CUDA graph draws new noise.
 
-Source of the hash: Steele, Lea and Flood 2014, SplitMix64, in wrapping int64 arithmetic.
+`streams` has the functions, and `compiled_streams` the same functions for a CPU, compiled by numba.
 """
 
 from __future__ import annotations
@@ -20,68 +20,29 @@ from functools import cache
 import torch
 from torch import Tensor
 
-GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
-MIX_2 = 0x94D049BB133111EB - 2**64
-
-
-def splitmix64_(x: Tensor) -> Tensor:
-    """Hashes every number of the int64 tensor `x` with the finaliser of SplitMix64, in place.
-
-    The masks are needed because ``>>`` keeps the sign.
-    """
-    x.bitwise_xor_((x >> 30).bitwise_and_(2**34 - 1)).mul_(MIX_1)
-    x.bitwise_xor_((x >> 27).bitwise_and_(2**37 - 1)).mul_(MIX_2)
-    return x.bitwise_xor_((x >> 31).bitwise_and_(2**33 - 1))
-
+from powerband.core.noise.streams import (
+    GOLDEN,
+    splitmix64_,
+    stream_bits,
+    stream_integers,
+    stream_normal,
+    stream_pink,
+)
 
 PENDING = 0
 """Number of rows, in a saved state, of a purpose that no stream has used since a resume with other ranks."""
-OCTAVES = 8
-"""Terms of pink noise. The slowest changes every 2**7 draws."""
-
-
-def box_muller(bits: Tensor) -> Tensor:
-    """Converts int64 numbers (..., h) with 64 random bits to standard normal numbers (..., 2 h) float32.
-
-    Source: Box and Muller 1958.
-    """
-    radius = ((bits >> 32).bitwise_and_(2**32 - 1) + 1).to(torch.float32).mul_(2.0**-32).log_().mul_(-2).sqrt_()
-    angle = bits.bitwise_and_(2**24 - 1).to(torch.float32).mul_(2 * math.pi * 2.0**-24)
-    return torch.cat([angle.cos().mul_(radius), angle.sin().mul_(radius)], -1)
-
-
-def stream_bits(keys: Tensor, counter: Tensor, count: int) -> Tensor:
-    """Computes (n, count) int64 numbers with 64 random bits: draw number `counter` (0-d) of the streams `keys` (n,)."""
-    stream = splitmix64_(keys + counter * GOLDEN)
-    index = torch.arange(1, count + 1, device=keys.device).mul_(GOLDEN) if keys.is_cuda else index_on_cpu(count)
-    return splitmix64_(stream.unsqueeze(1) + index)
 
 
 @cache
-def index_on_cpu(count: int) -> Tensor:
-    """Computes the terms (count,) int64 of the positions within a draw; cached, because a draw has few positions.
+def compiled_draw(draw: Callable[..., Tensor], on_cpu: bool) -> Callable[..., Tensor]:
+    """Returns a compiled version of a function of `streams`: one kernel instead of twenty to two hundred.
 
-    On CUDA a cached tensor could belong to the memory of a captured graph.
+    The version for a CPU also increases the counter.
     """
-    return torch.arange(1, count + 1).mul_(GOLDEN)
+    if on_cpu:
+        from powerband.core.noise.compiled_streams import COMPILED  # imports numba, which takes half a second
 
-
-def stream_normal(keys: Tensor, counter: Tensor, count: int) -> Tensor:
-    """Computes (n, count) float32 standard normal numbers: draw number `counter` (0-d) of the streams `keys` (n,)."""
-    return box_muller(stream_bits(keys, counter, (count + 1) // 2))[:, :count]
-
-
-def stream_integers(keys: Tensor, counter: Tensor, count: int, high: int | Tensor) -> Tensor:
-    """Computes (n, count) int64 numbers below `high` < 2**31: draw number `counter` (0-d) of streams `keys` (n,)."""
-    bits = stream_bits(keys, counter, count)
-    # The upper half of a 32 by 32 bit product avoids a division; its bias is below high / 2**32.
-    return (bits >> 32).bitwise_and_(2**32 - 1).mul_(high).bitwise_right_shift_(32)
-
-
-@cache
-def compiled_draw(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Compiles one of the functions above with torch.compile: one kernel instead of twenty or thirty."""
+        return COMPILED[draw.__name__]
     return torch.compile(draw, fullgraph=True, dynamic=True)
 
 
@@ -133,7 +94,9 @@ class Noise:
 
     def _draw(self, draw: Callable[..., Tensor], *arguments: int | Tensor) -> Tensor:
         """Calls one of the functions of streams above, and increases the counter."""
-        numbers = (compiled_draw(draw) if self._compiled else draw)(self.keys, self.counter, *arguments)
+        if self._compiled and self.keys.device.type == "cpu":
+            return compiled_draw(draw, True)(self.keys, self.counter, *arguments)
+        numbers = (compiled_draw(draw, False) if self._compiled else draw)(self.keys, self.counter, *arguments)
         self.counter.add_(1)
         return numbers
 
@@ -149,19 +112,10 @@ class Noise:
     def pink(self, *tail: int) -> Tensor:
         """(n, *tail) float32 for n ids, standard normal, with a correlation between successive draws.
 
-        The power falls inversely with the frequency, between 1/2 and 1/256 of a draw. A number is the sum of `OCTAVES`
-        normal numbers divided by the root of their count; number j changes every 2**j draws, at another phase for each
-        id. Nothing but the counter is state. Source: Voss and Clarke 1978, "1/f noise" in music.
+        The power falls inversely with the frequency, between 1/2 and 1/256 of a draw; see `stream_pink`. Nothing but
+        the counter is state.
         """
-        count = math.prod(tail)
-        octave = torch.arange(OCTAVES, device=self.keys.device)
-        keys = self.keys.unsqueeze(1) + (octave + 1) * MIX_1
-        phase = splitmix64_(keys.clone()).bitwise_and_((1 << octave) - 1)
-        stream = splitmix64_(keys + ((self.counter + phase) >> octave) * GOLDEN)
-        self.counter.add_(1)
-        index = torch.arange(1, (count + 1) // 2 + 1, device=self.keys.device).mul_(GOLDEN)
-        terms = box_muller(splitmix64_(stream.unsqueeze(2) + index))[:, :, :count]
-        return terms.sum(1).mul_(OCTAVES**-0.5).view(-1, *tail)
+        return self._draw(stream_pink, math.prod(tail)).reshape(-1, *tail)
 
     def integers(self, high: int | Tensor, *tail: int) -> Tensor:
         """(n, *tail) int64 for n ids, uniform on 0 .. high - 1; `high` < 2**31, an int or a 0-d int64 tensor."""
