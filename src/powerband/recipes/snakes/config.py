@@ -200,7 +200,18 @@ def check(config: Config, world_size: int) -> None:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "demo": {"run.time_limit_s": 75, "run.env_steps": 1_000_000_000, "run.log_interval_s": 5},
+    "demo": {  # sizes from `tune snakes objective=score target=0.9`: 90 % against greedy in a third of the time
+        "run.time_limit_s": 75,
+        "run.env_steps": 1_000_000_000,
+        "run.log_interval_s": 5,
+        "on_policy.num_envs": 512,
+        "on_policy.num_steps": 16,
+        "on_policy.epochs": 4,
+        "on_policy.minibatches": 8,
+        "on_policy.gamma": 0.96,
+        "ppo.lr": 1.6e-3,
+        "ppo.hidden": (64, 64),
+    },
     "full": {"run.time_limit_s": 720, "run.env_steps": 1_000_000_000, "ppo.hidden": (256, 256)},
     "guide": {  # 1/32 of the updates of the guide: 10 minutes on one core instead of hours
         "algo": "ddpg",
