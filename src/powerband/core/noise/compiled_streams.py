@@ -20,6 +20,7 @@ from numba import njit
 from torch import Tensor
 
 from powerband.core.machine.cache_stamp import source_checksum
+from powerband.core.noise import streams
 from powerband.core.noise.streams import GOLDEN, MIX_1, MIX_2, OCTAVES
 from powerband.core.optim import compiled_adam
 from powerband.core.optim.compiled_adam import OPTIONS, compiled
@@ -102,7 +103,7 @@ def kernels() -> tuple[Any, Any, Any, Any]:
     Their arguments are the array, the keys (n,) and the counter (1,) of the streams, which is increased; for integers
     also the limit (1,), below which they are uniform.
     """
-    stamp = source_checksum(compiled_adam)
+    stamp = source_checksum(compiled_adam, streams)
 
     @njit(cache=True, **OPTIONS)
     def bits(numbers, keys, counter):

@@ -93,7 +93,7 @@ class Noise:
         return self._draw(stream_bits, count)
 
     def _draw(self, draw: Callable[..., Tensor], *arguments: int | Tensor) -> Tensor:
-        """Calls one of the functions of streams above, and increases the counter."""
+        """Calls a function of `streams`, compiled if wanted, and increases the counter."""
         if self._compiled and self.keys.device.type == "cpu":
             return compiled_draw(draw, True)(self.keys, self.counter, *arguments)
         numbers = (compiled_draw(draw, False) if self._compiled else draw)(self.keys, self.counter, *arguments)

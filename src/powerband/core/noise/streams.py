@@ -14,6 +14,8 @@ from torch import Tensor
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 MIX_2 = 0x94D049BB133111EB - 2**64
+OCTAVES = 8
+"""Terms of pink noise. The slowest changes every 2**7 draws."""
 
 
 def splitmix64_(x: Tensor) -> Tensor:
@@ -24,10 +26,6 @@ def splitmix64_(x: Tensor) -> Tensor:
     x.bitwise_xor_((x >> 30).bitwise_and_(2**34 - 1)).mul_(MIX_1)
     x.bitwise_xor_((x >> 27).bitwise_and_(2**37 - 1)).mul_(MIX_2)
     return x.bitwise_xor_((x >> 31).bitwise_and_(2**33 - 1))
-
-
-OCTAVES = 8
-"""Terms of pink noise. The slowest changes every 2**7 draws."""
 
 
 def box_muller(bits: Tensor) -> Tensor:
