@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from powerband.algos.action_chunks import ActionChunkLearner
-from powerband.algos.chunk_settings import ChunkConfig
-from powerband.algos.diffusion import noise_sampler, noise_schedule
+from powerband.algos.chunks.action_chunks import ActionChunkLearner
+from powerband.algos.chunks.diffusion import noise_sampler, noise_schedule
+from powerband.algos.chunks.settings import ChunkConfig
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec

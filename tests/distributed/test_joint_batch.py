@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from distributed.ranks import on_ranks
-from powerband.algos.action_chunks import ActionChunkLearner
-from powerband.algos.chunk_settings import ChunkConfig
+from powerband.algos.chunks.action_chunks import ActionChunkLearner
+from powerband.algos.chunks.settings import ChunkConfig
 from powerband.algos.coma import COMA
 from powerband.algos.ddpg import DDPG
 from powerband.algos.dqn import DQN

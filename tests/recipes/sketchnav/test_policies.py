@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from powerband.algos.action_chunks import ActionChunkLearner
+from powerband.algos.chunks.action_chunks import ActionChunkLearner
 from powerband.recipes.sketchnav import policies
 
 

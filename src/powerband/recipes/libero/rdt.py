@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerband.algos.diffusion import noise_schedule, sample_chunks
+from powerband.algos.chunks.diffusion import noise_schedule, sample_chunks
 from powerband.algos.ema import ema_copy, update_ema
 from powerband.core.errors import ConfigError
 from powerband.core.optim.deepspeed import adam_for_launcher

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
-from powerband.algos.chunk_settings import ChunkConfig
+from powerband.algos.chunks.settings import ChunkConfig
 from powerband.algos.settings import PPOConfig
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import (
@@ -46,10 +46,18 @@ ALGORITHMS = {
         also=("net",),
     ),
     "diffusion": Algorithm(
-        "powerband.algos.action_chunks:ActionChunkLearner", ChunkConfig(), "offline", section="chunks", also=("net",)
+        "powerband.algos.chunks.action_chunks:ActionChunkLearner",
+        ChunkConfig(),
+        "offline",
+        section="chunks",
+        also=("net",),
     ),
     "clone": Algorithm(
-        "powerband.algos.action_chunks:ActionChunkLearner", ChunkConfig(), "offline", section="chunks", also=("net",)
+        "powerband.algos.chunks.action_chunks:ActionChunkLearner",
+        ChunkConfig(),
+        "offline",
+        section="chunks",
+        also=("net",),
     ),
 }
 DRAW_OPTIONS = ("policy", "port", "plans_dir", "metres_per_pixel", "run.gpus", "run.precision", "run.threads")

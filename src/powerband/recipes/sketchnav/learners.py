@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerband.algos.action_chunks import ActionChunkLearner
+from powerband.algos.chunks.action_chunks import ActionChunkLearner
 from powerband.algos.ppo import PPO
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from powerband.algos.action_chunks import ActionChunkLearner
+from powerband.algos.chunks.action_chunks import ActionChunkLearner
 from powerband.algos.ppo import PPO
 from powerband.core.errors import ConfigError
 from powerband.data.types import Tree, tree_map

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import runs
-from powerband.algos.chunk_settings import ChunkConfig
+from powerband.algos.chunks.settings import ChunkConfig
 from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError

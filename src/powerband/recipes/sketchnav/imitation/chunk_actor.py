@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from powerband.algos.action_chunks import ActionChunkLearner
+from powerband.algos.chunks.action_chunks import ActionChunkLearner
 from powerband.recipes.sketchnav.env.env import SketchNavEnv
 
 

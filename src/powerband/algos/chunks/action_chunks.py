@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from powerband.algos.chunk_settings import ChunkConfig
-from powerband.algos.diffusion import noise_schedule, sample_chunks
+from powerband.algos.chunks.diffusion import noise_schedule, sample_chunks
+from powerband.algos.chunks.settings import ChunkConfig
 from powerband.algos.ema import ema_copy, feature_caches, update_ema
 from powerband.core.optim.accelerate import AcceleratedAdam
 from powerband.core.rank_context import RankContext

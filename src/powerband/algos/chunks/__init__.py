@@ -1,0 +1,1 @@
+"""Action chunks: the noise schedules of diffusion policies, and the learner of sketchnav with its settings."""
