@@ -1,10 +1,11 @@
 """Success rate of a libero policy with the task's own instruction, compared with instructions of other tasks.
 
-    python benchmarks/learning/libero_instructions.py RUN ... [--episodes 20] [--json FILE]
+    python benchmarks/learning/libero_instructions.py RUN ... [--episodes 20] [--others 1] [--json FILE]
 
-The tasks share one scene (libero_goal), so only the instruction identifies the task. A policy that follows it solves a
-task with the task's own instruction and fails with another one. The runs differ only in their seeds. Runs that the JSON
-file already contains, for example from other machines, stay in it and count.
+Each task is played with its own instruction and with those of the next tasks of the run, one by default. A policy that
+follows the instruction solves a task with its own one and fails with another one, at least if the tasks share a scene,
+as those of libero_goal. The runs differ only in their seeds. Runs that the JSON file already contains, for example from
+other machines, stay in it and count.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from powerband.recipes.libero.config import OLD_NAMES, Config
 from scores import over_seeds
 
 
-def evaluate_pairs(run: Path, episodes: int) -> list[dict]:
-    """Returns one row of ``powerband eval`` per task and instruction."""
+def evaluate_pairs(run: Path, episodes: int, others: int) -> list[dict]:
+    """Returns one row of ``powerband eval`` per task and instruction: its own one and those of the `others` next."""
     config = from_json(Config, (run / "config.json").read_text(encoding="utf-8"), old_names=OLD_NAMES)
-    rows = []
-    for task in config.selected_tasks():
-        options = [f"instruction={task.instruction}", f"episodes={episodes}", "threads=1", "--json"]
-        command = [sys.executable, "-m", "powerband", "eval", str(run), *options]
-        completed = subprocess.run(command, capture_output=True, text=True, check=True)
-        for row in json.loads(completed.stdout):
-            rows.append({**row, "instruction_of": task.name, "own": row["task"] == task.name})
-            print(f"{row['task']:<28} {task.instruction!r:<34} {row['success']:.0%} of {episodes}", flush=True)
+    tasks, rows = config.selected_tasks(), []
+    for index, task in enumerate(tasks):
+        for shift in range(min(others + 1, len(tasks))):
+            named = tasks[(index + shift) % len(tasks)]
+            options = [f"tasks={task.name}", f"instruction={named.instruction}", f"episodes={episodes}"]
+            command = [sys.executable, "-m", "powerband", "eval", str(run), *options, "threads=1", "--json"]
+            completed = subprocess.run(command, capture_output=True, text=True, check=True)
+            row = json.loads(completed.stdout)[0]
+            rows.append({**row, "instruction_of": named.name, "own": shift == 0})
+            print(f"{task.name:<28} {named.instruction!r:<34} {row['success']:.0%} of {episodes}", flush=True)
     return rows
 
 
@@ -49,12 +52,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("runs", type=Path, nargs="+", help="run folders")
     parser.add_argument("--episodes", type=int, default=20, help="episodes per task and instruction")
+    parser.add_argument("--others", type=int, default=1, help="instructions of other tasks per task")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     results = json.loads(options.json.read_text())["runs"] if options.json and options.json.exists() else []
     for run in options.runs:
         train = json.loads((run / "run.json").read_text())["command"]
-        rows = evaluate_pairs(run, options.episodes)
+        rows = evaluate_pairs(run, options.episodes, options.others)
         results = [old for old in results if old["train"] != train]
         results.append({"train": train, "host": host_facts(), "rows": rows})
     for name, rate in success(results).items():

@@ -153,16 +153,29 @@ ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learn
 
     powerband train libero demos demos_dir=runs/learning/libero-drawer
     powerband train libero demos demos_dir=runs/learning/libero-goal benchmark=libero_goal tasks=1,8
+    powerband train libero demos demos_dir=runs/learning/libero-spatial benchmark=libero_spatial tasks= \\
+        demo_episodes=40 demo_noise=0.1 max_steps=500
 """
 GOALS = ("benchmark=libero_goal", "tasks=1,8", "updates=5000")
+SPATIAL = (
+    "benchmark=libero_spatial",
+    "tasks=",
+    "max_steps=400",
+    "frames=1",
+    "rdt.compile=true",
+    "updates=12000",
+)
+"""All ten tasks of libero_spatial in one policy, which observes the newest frame of each camera."""
 
 
-def arm(demos: str, *arguments: str) -> Case:
+PUBLISHED = ("episodes=50", "video=false")
+"""Arguments of an evaluation from all of LIBERO's initial states."""
+
+
+def arm(demos: str, *arguments: str, evaluate: tuple[str, ...] = ("episodes=20", "policies=policy,random")) -> Case:
     """Policy of action chunks for an arm, evaluated on LIBERO's initial states; no demonstration starts there."""
     demo_arguments = tuple(argument.format(demos=demos) for argument in ARM)
-    return Case(
-        (*demo_arguments, *arguments), ("episodes=20", "threads=1", "policies=policy,random"), ("success", "steps")
-    )
+    return Case((*demo_arguments, *arguments), ("threads=1", *evaluate), ("success", "steps"))
 
 
 CASES = {
@@ -200,6 +213,8 @@ CASES = {
     "libero-drawer-blind": arm("drawer", "use_images=false"),
     "libero-goal": arm("goal", *GOALS),
     "libero-goal-blind": arm("goal", *GOALS, "use_images=false"),
+    "libero-spatial": arm("spatial", *SPATIAL, evaluate=PUBLISHED),
+    "libero-spatial-blind": arm("spatial", *SPATIAL, "use_images=false", evaluate=PUBLISHED),
     **{f"interval-{k}": interval(k, k) for k in (1, 5, 10, 20)},
     **{f"interval-{k}-one-update": interval(k, 1) for k in (5, 20)},
 }

@@ -1,7 +1,11 @@
-"""The stage demos of libero records what is missing, and replaces nothing. These tests need no simulator."""
+"""The stage demos of libero records what is missing, replaces nothing, and can be interrupted."""
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,7 +42,7 @@ def test_tasks_without_a_recording_are_recorded_before_training(
 ) -> None:
     recorded: list[str] = []
     monkeypatch.setattr(demos, "record", lambda config, task, *_: recorded.append(task.key))
-    run = SimpleNamespace(dir=tmp_path, console=SimpleNamespace(note=print))
+    run = SimpleNamespace(dir=tmp_path, console=SimpleNamespace(note=print), received_signal="")
 
     def finish(key: str) -> None:
         (tmp_path / key).mkdir()
@@ -54,3 +58,23 @@ def test_tasks_without_a_recording_are_recorded_before_training(
     finish("libero_90-01")
     demos.record_missing(config, run)
     assert recorded == ["libero_90-01"]
+
+
+def test_a_signal_ends_the_recording_and_the_same_command_continues_it(tmp_path: Path) -> None:
+    options = ["variant=smoke", f"demos_dir={tmp_path / 'demos'}", f"run_dir={tmp_path / 'run'}", "num_workers=1"]
+    command = [sys.executable, "-m", "powerband", "train", "libero", "demos", *options]
+    process = subprocess.Popen([*command, "demo_episodes=1000"], stderr=subprocess.PIPE, text=True)
+    episodes = tmp_path / "demos" / "libero_90-00" / "episodes"
+    deadline = time.monotonic() + 120
+    while not list(episodes.glob("*.safetensors")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    message = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM, message
+    recorded = len(list(episodes.glob("*.safetensors")))
+    assert 0 < recorded < 1000 and not (episodes.parent / "manifest.json").exists()
+    command[-2] = f"run_dir={tmp_path / 'again'}"
+    subprocess.run([*command, f"demo_episodes={recorded + 1}"], check=True, timeout=120)
+    starts = read_recording(episodes.parent)[0]["start"]
+    assert len(set(starts.tolist())) == recorded + 1

@@ -202,7 +202,8 @@ class Run:
         if self.ranks.world_size == 1:
             self._due.stop_request.restore_handlers()
         final = final_error(self, error)
-        reason = f"{type(final).__name__}: {final}" if final else self._due.stop_request.reason or "budget reached"
+        ended = self._due.stop_request.reason or self.received_signal or "budget reached"
+        reason = f"{type(final).__name__}: {final}" if final else ended
         self.owned_folder.write_end(reason)
         self.evaluations.close()
         try:

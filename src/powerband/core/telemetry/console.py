@@ -234,9 +234,9 @@ def count_progress_bar(label: str, total: int, unit: str) -> Iterator[Callable[[
             rate = done / max(now - started, 1e-9)
             bar.update(task, completed=done, rate=si_text(rate))
             if not console.is_terminal and now - printed_at >= PLAIN_S:
-                printed_at, left = now, duration_text((total - done) / max(rate, 1e-9))
+                printed_at, left = now, f", {duration_text((total - done) / rate)} left" if done else ""
                 print(
-                    f"{label}: {int(done)} of {total}, {si_text(rate)} {unit}/s, {left} left",
+                    f"{label}: {int(done)} of {total}, {si_text(rate)} {unit}/s{left}",
                     file=sys.stderr,
                     flush=True,
                 )

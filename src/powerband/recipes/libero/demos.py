@@ -64,7 +64,9 @@ def record_missing(config: Config, run: Run) -> None:
 
 def _record_tasks(config: Config, run: Run, tasks: Iterable[LiberoTask]) -> None:
     for task in tasks:
-        folder = record(config, task, demos_folder(config, run.dir), run.console.note)
+        folder = record(config, task, demos_folder(config, run.dir), run.console.note, lambda: run.received_signal)
+        if run.received_signal:
+            return
         run.console.note(f"{task.instruction}: the recording is finished, in {folder}")
 
 
@@ -73,7 +75,13 @@ def demos_folder(config: Config, run_dir: Path) -> Path:
     return Path(config.demos_dir) if config.demos_dir else run_dir / "demos"
 
 
-def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str], object] = print) -> Path:
+def record(
+    config: Config,
+    task: LiberoTask,
+    parent: Path,
+    note: Callable[[str], object] = print,
+    received_signal: Callable[[], str] = lambda: "",
+) -> Path:
     """Records episodes of `task` until `demo_episodes` have succeeded, and packs the successful ones into shards.
 
     A finished recording with the same settings is kept unchanged. Fields of a recorded step: ``agentview`` and
@@ -85,6 +93,8 @@ def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str],
         task: Task to demonstrate.
         parent: Folder in which the folder of the task lies.
         note: Prints a message for the user.
+        received_signal: Returns the name of a signal that ends the recording before its next episode, or "". The
+            episodes stay, and the next call continues.
 
     Returns:
         The folder of the task.
@@ -123,10 +133,13 @@ def record(config: Config, task: LiberoTask, parent: Path, note: Callable[[str],
     if missing > 0:
         session = _DemonstrationSession(config, task, recording, missing, note)
         try:
-            session.play()
+            session.play(received_signal)
         finally:
             session.close()
         note(f"{task.instruction}: the script solved {session.summary}")
+        if signal := received_signal():
+            note(f"{signal} ended the recording. The same command continues it.")
+            return folder
     return recording.pack()
 
 
@@ -175,8 +188,8 @@ class _DemonstrationSession:
         """Text with the number of successful episodes among all played, such as ``3 of 4 episodes``."""
         return f"{self.solved} of {self.solved + self.failed} episodes"
 
-    def play(self) -> None:
-        """Plays and records until `count` episodes have succeeded.
+    def play(self, received_signal: Callable[[], str]) -> None:
+        """Plays and records until `count` episodes have succeeded, or until `received_signal` returns a name.
 
         Raises:
             ConfigError: More than `MAX_FAILURES_PER_SUCCESS` episodes failed per successful one.
@@ -185,7 +198,7 @@ class _DemonstrationSession:
         noise = np.random.default_rng([self.seed, rows])
         obs = self.env.reset(self.seed)
         with count_progress_bar(f"recording {self.task.key}", self.count, "episodes") as on_progress:
-            while self.solved < self.count:
+            while self.solved < self.count and not received_signal():
                 action = np.stack([self._action(obs, row) for row in range(rows)])
                 for row in range(rows):
                     self.steps[row].append(_step_fields(obs, row, action[row]))

@@ -44,7 +44,8 @@ def train(config: Config, run: Run) -> None:
     if config.record_missing and not config.data:
         if ranks.leads:
             record_missing(config, run)
-        ranks.barrier()
+        if any(ranks.gather(bool(run.received_signal))):  # waits for the first rank, too
+            return
     data = load_demonstration_data(config, run)
     instructions = list(data.episodes.instructions)
     _check_tasks(config, run, instructions)

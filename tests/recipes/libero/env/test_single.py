@@ -79,6 +79,14 @@ def test_the_same_seed_is_the_same_episode_and_another_is_not(spatial) -> None:
     assert np.abs(first - other).max() > 1e-3
 
 
+def test_every_reset_places_objects_on_their_fixtures(make) -> None:
+    options = {"poses": ("akita_black_bowl_1", "flat_stove_1_cook_region"), "max_steps": 10}
+    env = make("libero_spatial", "7", **options)
+    for seed in (1, 2):
+        bowl, stove = env.reset(seed=seed)[0]["poses"]
+        assert np.abs(bowl - stove).max() < 0.1, "a soft reset keeps the stove's position, and must not add it twice"
+
+
 def test_published_states_are_taken_in_turn(make) -> None:
     names = task_script(find_task("libero_spatial", "0"))[0]
     env = make("libero_spatial", "0", poses=names, starts="published", first_start=1, start_stride=2)

@@ -38,6 +38,7 @@ class RobosuiteSimulator:
 
     Attributes:
         env: robosuite's environment.
+        unplaced: Body, position (3,) and quaternion (4,) w, x, y, z of each fixture in the file of its model.
 
     Raises:
         LiberoNotInstalled: LIBERO is not installed.
@@ -56,6 +57,14 @@ class RobosuiteSimulator:
         for name in list(self.env._observables):  # robosuite computes each 25 times per action, and they are not used
             self.env.modify_observable(name, "enabled", False)
             self.env.modify_observable(name, "active", False)
+        self.unplaced = [
+            (
+                self.model.body(fixture.root_body).id,
+                _numbers(fixture, "pos", "0 0 0"),
+                _numbers(fixture, "quat", "1 0 0 0"),
+            )
+            for fixture in self.env.fixtures_dict.values()
+        ]
 
     @property
     def model(self) -> Any:
@@ -68,10 +77,16 @@ class RobosuiteSimulator:
         return self.env.sim.data._data
 
     def reset(self) -> None:
-        """Resets the environment; repeats the random placement of the objects if they do not fit."""
+        """Resets the environment; repeats the random placement of the objects if they do not fit.
+
+        LIBERO places objects on fixtures relative to a model in which no fixture has been placed, which is the case
+        after a hard reset only. This function therefore moves the fixtures back before each soft reset.
+        """
         from robosuite.utils.errors import RandomizationError
 
         for attempt in range(MAX_PLACEMENT_ATTEMPTS):
+            for body, position, quaternion in self.unplaced:
+                self.model.body_pos[body], self.model.body_quat[body] = position, quaternion
             try:
                 with _suppressed_output():
                     self.env.reset()
@@ -152,6 +167,11 @@ class RobosuiteSimulator:
     def close(self) -> None:
         """Frees the simulation."""
         self.env.close()
+
+
+def _numbers(fixture: Any, attribute: str, default: str) -> np.ndarray:
+    """Returns the numbers of an attribute of the root body of a fixture's model."""
+    return np.array((fixture.get_obj().get(attribute) or default).split(), np.float64)
 
 
 @contextlib.contextmanager
