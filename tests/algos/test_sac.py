@@ -51,6 +51,12 @@ def test_a_longer_window_raises_the_discount_to_the_power_of_its_steps():
     assert not torch.equal(first["losses/critic"], learner().update(data)["losses/critic"])
 
 
+def test_layer_norm_bounds_values_far_from_the_data():
+    plain, normed, far = learner(), learner(layer_norm=True), torch.full((1, 5), 1e4)
+    assert plain.fused is not None and normed.fused is None, "the compiled functions have no layer norm"
+    assert plain.critic(far).abs().amax().item() > 100 > 10 > normed.critic(far).abs().amax().item()
+
+
 def test_update_equals_the_reference():
     ours = learner(actor_lr=1e-2, critic_lr=1e-2, tau=0.1)
     actor, critic, target = (copy.deepcopy(net) for net in (ours.actor, ours.critic, ours.target_critic))

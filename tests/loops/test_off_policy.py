@@ -26,7 +26,7 @@ from powerband.core.noise import NoiseSource
 from powerband.core.run.run import Run
 from powerband.data.hindsight import GoalReward
 from powerband.data.replay import Replay
-from powerband.data.types import EnvSpec, Learner, Step, TensorSpec
+from powerband.data.types import EnvSpec, Learner, Step, TensorSpec, Tree
 from powerband.envs.adapters.goal_reward import EnvGoalReward
 from powerband.envs.adapters.gymnasium_env import GymVecEnv
 from powerband.envs.workers.vector import WorkerVecEnv
@@ -104,13 +104,22 @@ def train(
     env_steps: int,
     after_step: Callable[[Step, Replay], Any] | None = None,
     goal_reward: GoalReward | None = None,
+    replace_actions: Callable[[Tree, torch.Tensor], torch.Tensor] | None = None,
 ) -> list[dict]:
     """Returns the metrics of a run, one line per tenth of it."""
     settings = RunConfig(run_dir=str(folder), gpus="none", threads=1, tensorboard=False, env_steps=env_steps)
     settings = replace(settings, log_interval=env_steps // 10)
     try:
         with Run.start(Config(settings), recipe="test", stage="train", argv=[]) as run:
-            off_policy(run, env, make_learner(run), loop, after_step, goal_reward=goal_reward)
+            off_policy(
+                run,
+                env,
+                make_learner(run),
+                loop,
+                after_step,
+                goal_reward=goal_reward,
+                replace_actions=replace_actions,
+            )
     finally:
         env.close()
     return runs.metrics(folder)
@@ -135,6 +144,33 @@ def test_masks_are_obeyed_by_random_and_by_learned_actions(random_steps, tmp_pat
     assert lines[-1]["grad_steps"] > 0
     assert float(torch.stack(rewards).min()) >= 0.0, "a closed door costs 1000"
     assert torch.stack(rewards[:15]).unique().tolist() == [0.0, 1.0, 2.0, 3.0, 4.0], "random actions reach all doors"
+
+
+def test_replaced_actions_are_taken_and_stored(tmp_path):
+    env = WorkerVecEnv([Doors] * 2, num_workers=0)
+    loop = OffPolicyConfig(num_envs=2, global_batch_size=8, learning_starts=1_000, random_steps=20)
+    stored: list[torch.Tensor] = []
+
+    def open_door(obs: Tree, action: torch.Tensor) -> torch.Tensor:
+        own = obs["action_mask"].to(torch.uint8).argmax(1)
+        return torch.where(torch.tensor([True, False]), own, action)
+
+    def after_step(step: Step, replay: Replay) -> None:
+        newest = replay.newest(2)
+        expected = newest["obs"]["action_mask"].to(torch.uint8).argmax(1)
+        assert int(newest["action"][0]) == int(expected[0]) and float(step.reward[0]) == float(expected[0])
+        stored.append(newest["action"][1] - expected[1])
+
+    train(
+        env,
+        lambda run: DQN(env.spec, DQNConfig(hidden=(16,)), run.context),
+        loop,
+        tmp_path / "run",
+        40,
+        after_step,
+        replace_actions=open_door,
+    )
+    assert len(stored) == 20 and bool(torch.stack(stored).any()), "the other environment takes its own actions"
 
 
 def drawn(spec: EnvSpec, obs: Any) -> torch.Tensor:

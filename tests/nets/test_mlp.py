@@ -104,6 +104,16 @@ def test_twins_equal_two_single_networks(activation):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
 
 
+def test_twins_with_layer_norm_depend_on_the_direction_of_hidden_layers_alone():
+    torch.manual_seed(0)
+    twins, x = TwinMLP(5, (16, 8), 1, layer_norm=True), torch.randn(9, 5)
+    out = twins(x)
+    with torch.no_grad():
+        for parameters in (twins.weights[0], twins.biases[0], twins.weights[1], twins.biases[1]):
+            parameters.mul_(100.0)
+    torch.testing.assert_close(twins(x), out, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_twins_for_the_compiler_are_the_same_function(outputs, monkeypatch):
     net, x = TwinMLP(5, (16, 16), outputs), torch.randn(7, 5)

@@ -86,7 +86,9 @@ class SAC(ReplayLearner):
         inputs = num_features(spec.obs, None) if encoder is None else encoder.width
         self.obs_norm = vector_norm("sac", inputs, encoder).to(context.device) if config.normalize_obs else None
         self.actor = MLP(inputs, config.hidden, 2 * self.dim, exact_inputs=True).to(context.device)
-        self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True).to(context.device)
+        self.critic = TwinMLP(inputs + self.dim, config.hidden, 1, exact_inputs=True, layer_norm=config.layer_norm).to(
+            context.device
+        )
         self.temperature = Temperature(config.initial_alpha).to(context.device)
         self.target_critic, self.target_encoder = copy.deepcopy(self.critic), copy.deepcopy(self.encoder)
         shared: dict[str, Any] = {

@@ -60,6 +60,9 @@ class SACConfig:
     """Factor on observations before the networks; raise it for small values, such as positions in metres."""
     normalize_obs: bool = False
     """Normalise observations with running statistics of all collected steps, which are part of the policy."""
+    layer_norm: bool = False
+    """Apply a layer norm before each activation of the critics, which bounds the values of actions that were never
+    taken. It helps if the replay buffer contains demonstrations."""
     action_noise: ActionNoise = "white"
     """Noise of exploring actions: independent at each step (white), or correlated over up to 128 steps (pink), which
     explores farther where rewards are rare. The distribution of a single action is the same."""
@@ -70,12 +73,12 @@ class SACConfig:
     """Compile the losses with torch.compile; on CUDA also random numbers and optimiser steps, for CUDA graphs."""
     fused: bool = True
     """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 256 units and observations need no encoder."""
+    a CPU in fp32 if no hidden layer has more than 256 units, observations need no encoder, and layer_norm is false."""
 
     @property
     def can_be_fused(self) -> bool:
         """Whether these settings allow `FusedSAC`, which computes actions and gradients in compiled functions."""
-        return self.fused and not self.compile and max(self.hidden) <= FUSED_WIDTH
+        return self.fused and not self.compile and not self.layer_norm and max(self.hidden) <= FUSED_WIDTH
 
     @property
     def update_period(self) -> int:

@@ -54,6 +54,7 @@ def off_policy(
     after_step: Callable[[Step, Replay], object] | None = None,
     hooks: RunHooks | None = None,
     goal_reward: GoalReward | None = None,
+    replace_actions: Callable[[Tree, Tensor], Tensor] | None = None,
 ) -> None:
     """Trains `learner` on `env` with a replay buffer until the run's budget of environment steps or time is spent.
 
@@ -66,6 +67,8 @@ def off_policy(
             nothing.
         hooks: Functions that the run calls for evaluations and before checkpoints; None calls nothing.
         goal_reward: Computes rewards for other goals, for `config.hindsight`; None supports no hindsight.
+        replace_actions: Returns the actions that the environments take, from observations and the chosen actions, for
+            example to let a demonstrator act in some episodes; None takes the chosen actions.
 
     Raises:
         ConfigError: A size does not divide by the number of ranks, the batch is larger than the replay buffer, or the
@@ -176,6 +179,8 @@ def off_policy(
             action, extras, carry = guarded.act(position.obs, position.carry)
             if run.env_steps < config.random_steps:
                 action = random_actions(explorer, env, position.obs)
+            if replace_actions is not None:
+                action = replace_actions(position.obs, action)
         with clock(send_account):
             env.send(action)
         if overlap:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from powerband.nets import dense
@@ -111,6 +112,7 @@ class TwinMLP(nn.Module):
         members: int = 2,
         activation: Activation = "relu",
         exact_inputs: bool = False,
+        layer_norm: bool = False,
     ):
         """
         Args:
@@ -120,6 +122,7 @@ class TwinMLP(nn.Module):
             members: E, number of networks. Each has the initialisation of linear layers of PyTorch.
             activation: Activation function between the layers.
             exact_inputs: Computes the first layer in float32 also under autocast.
+            layer_norm: Applies a layer norm without scale and offset before each activation.
         """
         super().__init__()
         widths = [inputs, *hidden, outputs]
@@ -128,7 +131,7 @@ class TwinMLP(nn.Module):
             bound = 1 / math.sqrt(i)
             self.weights.append(torch.empty(members, o, i).uniform_(-bound, bound))
             self.biases.append(torch.empty(members, 1, o).uniform_(-bound, bound))
-        self.activation, self.exact_inputs = activation, exact_inputs
+        self.activation, self.exact_inputs, self.layer_norm = activation, exact_inputs, layer_norm
         self.members = members
 
     def forward(self, x_BI: Tensor) -> Tensor:
@@ -138,13 +141,15 @@ class TwinMLP(nn.Module):
         """
         x = x_BI.expand(self.members, -1, -1)
         layers = list(zip(self.weights, self.biases, strict=True))
-        if dense.supports(x, self.activation):
+        if not self.layer_norm and dense.supports(x, self.activation):
             parameters = (p for layer in layers for p in layer)
             return dense.Dense.apply(x, dense.matmul_dtype(x), True, self.exact_inputs, *parameters)
         for index, (weight_EOI, bias_E1O) in enumerate(layers[:-1]):
             exact = self.exact_inputs and index == 0
             with torch.autocast(x.device.type, enabled=False) if exact else nullcontext():
                 x = affine(x, weight_EOI, bias_E1O)
+            if self.layer_norm:
+                x = F.layer_norm(x, x.shape[-1:])
             x = ACTIVATIONS[self.activation](x)
         weight_EOI, bias_E1O = layers[-1]
         with torch.autocast(x.device.type, enabled=False):

@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 
 from powerband.algos.settings import SACConfig
 from powerband.core.config import RunConfig, stored_config
-from powerband.core.config.ranges import FilePath, Pixels, Range, Seed, Size, SizeOrZero, Workers, check_ranges
+from powerband.core.config.ranges import (
+    FilePath,
+    NoiseScale,
+    Pixels,
+    Range,
+    Seed,
+    Share,
+    Size,
+    SizeOrZero,
+    Workers,
+    check_ranges,
+)
 from powerband.core.config.saved import named_run
 from powerband.core.errors import ConfigError
 from powerband.loops.config import OfflineConfig, OffPolicyConfig
@@ -71,6 +82,11 @@ class Config:
     never stops early."""
     teacher: Literal["expert", "scripted"] = "expert"
     """Policy that labels the transitions of the stage online_distill: the expert, or Meta-World's scripted policy."""
+    demo_share: Share = 0.0
+    """Share of the training episodes of an expert in which Meta-World's scripted policy acts. Its steps count as
+    environment steps, and its successes in stop_after_successes."""
+    demo_noise: NoiseScale = 0.2
+    """Standard deviation of the noise on the actions of demo_share, which are in [-1, 1]."""
     expert_steps: SizeOrZero = 0
     """Environment steps of the stage expert; 0 uses the published number of the task."""
     online_steps: Size = 60_000

@@ -8,6 +8,8 @@ from typing import Any
 from powerband.algos.sac import SAC
 from powerband.core.run.hooks import RunHooks
 from powerband.core.run.run import Run
+from powerband.data.replay import Replay
+from powerband.data.types import Step
 from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import sac_tensors
 from powerband.recipes.metaworld.config import Config
@@ -16,6 +18,7 @@ from powerband.recipes.metaworld.env.tasks import TASK_SETS
 from powerband.recipes.metaworld.evaluation import GoalEvaluator
 from powerband.recipes.metaworld.policies import greedy_policy
 from powerband.recipes.metaworld.project_folder import save_policy, stage_folder
+from powerband.recipes.metaworld.stages.demonstrations import Demonstrations
 from powerband.recipes.metaworld.stages.rank_setup import make_training_env, scaled_sac_settings
 from powerband.recipes.metaworld.transitions.sampler import TransitionSampler, add_labels, write_transitions
 
@@ -33,6 +36,13 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
         learner = SAC(env.spec, settings, run.context)
         sampler = TransitionSampler(run, config, env.num_envs)
         run.register("collector", sampler, redistribute=sampler.redistribute)
+        demonstrations = Demonstrations(config, run, env) if config.demo_share else None
+
+        def after_step(step: Step, replay: Replay) -> None:
+            if demonstrations is not None:
+                demonstrations.after_step(step)
+            sampler.after_step(step, replay)
+
         with (
             GoalEvaluator(config, goal_seed=VALIDATION_GOAL_SEED) as validation,
             GoalEvaluator(config) as evaluator,
@@ -41,7 +51,15 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
                 lambda: validation.figures(greedy_policy(learner, run.device), config.eval_episodes),
                 "powerband.recipes.metaworld.stages.evaluator:open_evaluator",
             )
-            off_policy(run, env, learner, config.off_policy, after_step=sampler.after_step, hooks=hooks)
+            off_policy(
+                run,
+                env,
+                learner,
+                config.off_policy,
+                after_step=after_step,
+                hooks=hooks,
+                replace_actions=None if demonstrations is None else demonstrations.replace,
+            )
             if run.received_signal:
                 return {}
             run.export_policy(learner.policy_state())

@@ -1,0 +1,60 @@
+"""Demonstrations: lets Meta-World's scripted policy act in a share of the training episodes of an expert."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from powerband.core.run.run import Run
+from powerband.data.types import Step, Tree, VecEnv
+from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.env.gymnasium_env import scripted_policy
+from powerband.recipes.metaworld.env.tasks import OBS
+
+
+class Demonstrations:
+    """Replaces the actions of a share of the episodes by those of the scripted policy, with noise.
+
+    The transitions enter the replay buffer like any other, so that an off-policy learner learns from both kinds. The
+    share is constant, as in Ball et al. 2023 (arXiv 2302.02948), whose batches take half of their rows from prior data.
+
+    Attributes:
+        acts: Mask (N,) bool of the N environments of this rank in whose present episode the scripted policy acts.
+    """
+
+    def __init__(self, config: Config, run: Run, env: VecEnv) -> None:
+        """
+        Args:
+            config: Names the tasks, the share of the episodes and the noise.
+            run: The run, which provides random numbers and saves `acts` in its checkpoints.
+            env: Environments of this rank.
+        """
+        self.share, self.spread, self.device = config.demo_share, config.demo_noise, run.device
+        self.scripts = [scripted_policy(name) for name in config.simulated_tasks().task_of_each_env(env.num_envs)]
+        self.noise = run.noise("demonstrations", env.num_envs)
+        self.acts = self._draw()
+        run.register("demonstrations", self, redistribute=lambda states: None)  # other ranks start new episodes
+
+    def _draw(self) -> Tensor:
+        return self.noise.uniform(1).squeeze(1) < self.share
+
+    def replace(self, obs: Tree, action: Tensor) -> Tensor:
+        """Returns the actions (N, 4) to take in N environments, given observations (N, 39 or more) and actions."""
+        assert isinstance(obs, Tensor)
+        states, scripted = obs[:, :OBS].cpu().numpy(), action.cpu().clone()
+        for row in self.acts.nonzero()[:, 0].tolist():
+            scripted[row] = torch.from_numpy(self.scripts[row](states[row]))
+        scripted = scripted.to(self.device) + self.spread * self.noise.normal(action.shape[1])
+        return torch.where(self.acts.unsqueeze(1), scripted.clamp(-1.0, 1.0), action)
+
+    def after_step(self, step: Step) -> None:
+        """Draws who acts in the next episode of each environment whose episode has ended."""
+        self.acts = torch.where(step.ended, self._draw(), self.acts)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns the state for a checkpoint."""
+        return {"acts": self.acts}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restores `state_dict`."""
+        self.acts = state["acts"].to(self.device)

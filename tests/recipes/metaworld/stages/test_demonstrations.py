@@ -1,0 +1,63 @@
+"""Episodes of the scripted policy in the training of an expert: who acts, and what a checkpoint stores."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import runs
+from powerband.cli import main as cli
+from powerband.core.noise import NoiseSource
+from powerband.recipes.metaworld.config import Config
+
+pytest.importorskip("metaworld", reason="metaworld is not installed: pip install 'powerband[metaworld]'")
+
+from powerband.recipes.metaworld.env.gymnasium_env import scripted_policy
+from powerband.recipes.metaworld.stages.demonstrations import Demonstrations
+
+ENVS = 400
+
+
+def demonstrations(**options: Any) -> Demonstrations:
+    run = SimpleNamespace(device=torch.device("cpu"), noise=NoiseSource(0), register=lambda *_, **__: None)
+    return Demonstrations(Config(task="drawer-open", **options), run, SimpleNamespace(num_envs=ENVS))
+
+
+def test_the_script_acts_with_noise_in_its_share_of_the_environments():
+    shared = demonstrations(demo_share=0.25, demo_noise=0.1)
+    assert 70 < int(shared.acts.sum()) < 130
+    torch.manual_seed(0)
+    obs, own = torch.rand(ENVS, 39), torch.rand(ENVS, 4)
+    taken = shared.replace(obs, own)
+    assert torch.equal(taken[~shared.acts], own[~shared.acts])
+    script = scripted_policy("drawer-open")
+    clean = torch.stack([torch.from_numpy(script(row.numpy())).float() for row in obs[shared.acts]])
+    error = taken[shared.acts] - clean
+    inside = (clean.abs() < 0.5).expand_as(error)
+    assert float(error[inside].std()) == pytest.approx(0.1, rel=0.2) and float(taken.abs().max()) <= 1
+
+
+def test_another_policy_acts_after_the_end_of_an_episode_only():
+    shared = demonstrations(demo_share=0.5)
+    before, ended = shared.acts.clone(), torch.arange(ENVS) < ENVS // 2
+    shared.after_step(SimpleNamespace(ended=ended))
+    assert torch.equal(shared.acts[~ended], before[~ended])
+    changed = (shared.acts != before)[ended].float().mean()
+    assert 0.4 < float(changed) < 0.6
+
+
+def test_a_checkpoint_stores_who_acts(tmp_path):
+    sizes = "variant=smoke gpus=none threads=1 tensorboard=false sac.hidden=16 final_episodes=0 off_policy.num_envs=4"
+    demonstrated = ["task=drawer-open", "demo_share=0.5", "sac.layer_norm=true", f"project={tmp_path}"]
+    folder = tmp_path / "run"
+    command = ["train", "metaworld", "expert", *sizes.split(), *demonstrated, f"run_dir={folder}"]
+    assert cli.main([*command, "expert_steps=300"]) == 0
+    stored = {name: value for name, value in runs.state(folder).items() if "demonstrations" in name and "acts" in name}
+    assert len(stored) == 1 and next(iter(stored.values())).shape == (4,)
+    assert cli.main(["train", "metaworld", "expert", f"resume={folder}", "expert_steps=400"]) == 0
+    shared, other = demonstrations(demo_share=0.5), demonstrations(demo_share=0.1)
+    other.load_state_dict(shared.state_dict())
+    assert torch.equal(other.acts, shared.acts)
