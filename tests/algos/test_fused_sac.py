@@ -21,6 +21,7 @@ pair = partial(make_pair, SAC, SACConfig)
         {"policy_interval": 2, "target_interval": 3, "actor_lr": 1e-3, "critic_lr": 3e-3},
         {"hidden": (16,), "obs_scale": 3.0, "target_entropy": -1.0, "initial_alpha": 0.1},
         {"hidden": (16, 8, 12)},
+        {"hidden": (16, 8, 12), "layer_norm": True},
     ],
     ids=str,
 )

@@ -53,7 +53,6 @@ def test_a_longer_window_raises_the_discount_to_the_power_of_its_steps():
 
 def test_layer_norm_bounds_values_far_from_the_data():
     plain, normed, far = learner(), learner(layer_norm=True), torch.full((1, 5), 1e4)
-    assert plain.fused is not None and normed.fused is None, "the compiled functions have no layer norm"
     assert plain.critic(far).abs().amax().item() > 100 > 10 > normed.critic(far).abs().amax().item()
 
 

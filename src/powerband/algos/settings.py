@@ -73,12 +73,12 @@ class SACConfig:
     """Compile the losses with torch.compile; on CUDA also random numbers and optimiser steps, for CUDA graphs."""
     fused: bool = True
     """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 256 units, observations need no encoder, and layer_norm is false."""
+    a CPU in fp32 if no hidden layer has more than 256 units, and observations need no encoder."""
 
     @property
     def can_be_fused(self) -> bool:
         """Whether these settings allow `FusedSAC`, which computes actions and gradients in compiled functions."""
-        return self.fused and not self.compile and not self.layer_norm and max(self.hidden) <= FUSED_WIDTH
+        return self.fused and not self.compile and max(self.hidden) <= FUSED_WIDTH
 
     @property
     def update_period(self) -> int:

@@ -8,7 +8,10 @@ The functions are not cached on disk themselves: the cached function that uses t
 Shapes: R rows, F features, I inputs and O outputs of a layer, L layers, P parameters with the gaps of `FlatAdam`.
 
 An array `layers` (L, 5) int64 describes a network. A row has the positions of weight and bias in the parameters, O, I,
-and the activation: `LINEAR`, `TANH` or `RELU`.
+and the activation: `LINEAR`, `TANH`, `RELU`, or `NORM_RELU`, a layer norm without scale and offset before the ReLU.
+
+An array `activations` has one block for each layer: its outputs (R, O). With `NORM_RELU` these are the outputs of the norm,
+and the factors (R,) by which the norm multiplied its rows follow.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ from powerband.core.optim.compiled_adam import compiled
 from powerband.nets.compiled.product import add_product
 from powerband.nets.mlp import TwinMLP
 
-LINEAR, TANH, RELU = range(3)
+LINEAR, TANH, RELU, NORM_RELU = range(4)
 """Activation of a layer."""
 NOUGHT, ONE, EPSILON = np.float32(0), np.float32(1), np.float32(1e-8)
+NORM_EPSILON = np.float32(1e-5)
+"""Added to the variance by a layer norm, as in PyTorch."""
 # Rational approximation of tanh with an error below 3e-7. Source: Eigen 3.4, generic_fast_tanh_float.
 A1, A3, A5, A7, A9, A11, A13 = map(
     np.float32,
@@ -59,7 +64,7 @@ def layer_table(flat: Tensor, modules: Iterable[nn.Module | None], activation: i
 
 
 def twin_layer_table(flat: Tensor, net: TwinMLP) -> np.ndarray:
-    """Describes the members of a `TwinMLP` with ReLU layers, each as one network.
+    """Describes the members of a `TwinMLP` with ReLU layers, with or without layer norms, each as one network.
 
     Args:
         flat: All parameters (P,), of which those of `net` are views.
@@ -68,9 +73,10 @@ def twin_layer_table(flat: Tensor, net: TwinMLP) -> np.ndarray:
     Returns:
         Array (members, L, 5) int64: one array `layers` for each member.
     """
+    activation = NORM_RELU if net.layer_norm else RELU
     members = [
         [
-            (position(flat, weight[member]), position(flat, bias[member]), *weight.shape[1:], RELU)
+            (position(flat, weight[member]), position(flat, bias[member]), *weight.shape[1:], activation)
             for weight, bias in zip(net.weights, net.biases, strict=True)
         ]
         for member in range(net.members)
@@ -130,6 +136,59 @@ def scale_by_derivative_(grad, outputs, activation):
 
 
 @compiled
+def block_size(rows, outputs, activation):
+    """Returns the entries of the block of a layer in an array `activations`."""
+    return rows * outputs + (rows if activation == NORM_RELU else 0)
+
+
+@compiled
+def normalise_rows_(x, factor):
+    """Shifts and scales each row of x (R, O) to mean 0 and variance 1 in place; writes the factors to `factor` (R,)."""
+    width = np.float32(x.shape[1])
+    for r in range(len(x)):
+        mean, variance = NOUGHT, NOUGHT
+        for o in range(x.shape[1]):
+            mean += x[r, o] / width
+        for o in range(x.shape[1]):
+            x[r, o] -= mean
+            variance += x[r, o] * x[r, o] / width
+        factor[r] = ONE / math.sqrt(variance + NORM_EPSILON)
+        for o in range(x.shape[1]):
+            x[r, o] *= factor[r]
+
+
+@compiled
+def rectified(normal):
+    """Returns the ReLU of each entry of normal (R, O) in a new array."""
+    result = np.empty(normal.shape, np.float32)
+    for r in range(len(normal)):
+        for o in range(normal.shape[1]):
+            result[r, o] = NOUGHT if normal[r, o] < NOUGHT else normal[r, o]  # NaN stays NaN
+    return result
+
+
+@compiled
+def norm_relu_backward_(grad, normal, factor):
+    """Replaces the gradient (R, O) of ReLU outputs by that of the inputs of the layer norm before the ReLU.
+
+    Args:
+        grad: Gradient, changed in place.
+        normal: Outputs (R, O) of the norm.
+        factor: Factors (R,) by which the norm multiplied its rows.
+    """
+    width = np.float32(grad.shape[1])
+    for r in range(len(grad)):
+        mean, slope = NOUGHT, NOUGHT
+        for o in range(grad.shape[1]):
+            if not normal[r, o] > NOUGHT:
+                grad[r, o] = NOUGHT
+            mean += grad[r, o] / width
+            slope += grad[r, o] * normal[r, o] / width
+        for o in range(grad.shape[1]):
+            grad[r, o] = factor[r] * (grad[r, o] - mean - normal[r, o] * slope)
+
+
+@compiled
 def forward(theta, layers, x):
     """Computes the outputs of a network.
 
@@ -140,11 +199,11 @@ def forward(theta, layers, x):
         x: Features (R, F) of R rows.
 
     Returns:
-        (outputs of all layers in one flat array, outputs (R, O) of the last layer). The second is a view of the first.
+        (array `activations`, outputs (R, O) of the last layer). The second is a view of the first.
     """
     rows, size = len(x), 0
     for layer in range(len(layers)):
-        size += rows * layers[layer, 2]
+        size += block_size(rows, layers[layer, 2], layers[layer, 4])
     activations, start, inputs = np.empty(size, np.float32), 0, x
     for layer in range(len(layers)):
         weight_at, bias_at, num_outputs, num_inputs, activation = layers[layer]
@@ -155,9 +214,31 @@ def forward(theta, layers, x):
             for o in range(num_outputs):
                 out[r, o] = theta[bias_at + o]
         add_product(out, inputs, weight.T)
-        activate_(flat, activation)
-        inputs, start = out, start + rows * num_outputs
+        start += rows * num_outputs
+        if activation == NORM_RELU:
+            normalise_rows_(out, activations[start : start + rows])
+            inputs, start = rectified(out), start + rows
+        else:
+            activate_(flat, activation)
+            inputs = out
     return activations, inputs
+
+
+@compiled
+def activation_backward_(grad, activations, start, activation):
+    """Replaces the gradient (R, O) of a layer's outputs by that of the inputs of its activation.
+
+    Args:
+        grad: Gradient, changed in place.
+        activations: Array `activations`, in which the block of the layer begins at `start`.
+        start: See `activations`.
+        activation: Activation of the layer.
+    """
+    end = start + grad.size
+    if activation == NORM_RELU:
+        norm_relu_backward_(grad, activations[start:end].reshape(grad.shape), activations[end : end + len(grad)])
+    else:
+        scale_by_derivative_(grad.reshape(grad.size), activations[start:end], activation)
 
 
 @compiled
@@ -176,7 +257,10 @@ def backward(theta, layers, x, activations, out_grad, grad):
     for layer in range(len(layers) - 1, -1, -1):
         weight_at, bias_at, num_outputs, num_inputs, _ = layers[layer]
         weights = slice(weight_at, weight_at + num_outputs * num_inputs)
-        inputs = activations[end - rows * num_inputs : end].reshape(rows, num_inputs) if layer else x
+        before = layers[layer - 1, 4] if layer else LINEAR
+        end -= block_size(rows, num_inputs, before) if layer else 0
+        outputs = activations[end : end + rows * num_inputs].reshape(rows, num_inputs) if layer else x
+        inputs = rectified(outputs) if before == NORM_RELU else outputs
         add_product(grad[weights].reshape(num_outputs, num_inputs), out_grad.T, inputs)
         bias_grad = grad[bias_at : bias_at + num_outputs]
         for r in range(rows):
@@ -185,8 +269,8 @@ def backward(theta, layers, x, activations, out_grad, grad):
         if layer:
             in_grad = np.zeros((rows, num_inputs), np.float32)
             add_product(in_grad, out_grad, theta[weights].reshape(num_outputs, num_inputs))
-            scale_by_derivative_(in_grad.reshape(in_grad.size), inputs.reshape(in_grad.size), layers[layer - 1, 4])
-            out_grad, end = in_grad, end - rows * num_inputs
+            activation_backward_(in_grad, activations, end, before)
+            out_grad = in_grad
 
 
 @compiled
@@ -206,10 +290,8 @@ def input_gradient(theta, layers, activations, out_grad):
         weight = theta[weight_at : weight_at + num_outputs * num_inputs].reshape(num_outputs, num_inputs)
         add_product(in_grad, out_grad, weight)
         if layer:
-            end -= rows * num_inputs
-            scale_by_derivative_(
-                in_grad.reshape(in_grad.size), activations[end : end + in_grad.size], layers[layer - 1, 4]
-            )
+            end -= block_size(rows, num_inputs, layers[layer - 1, 4])
+            activation_backward_(in_grad, activations, end, layers[layer - 1, 4])
         out_grad = in_grad
     return out_grad
 
