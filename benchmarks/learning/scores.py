@@ -134,18 +134,23 @@ def team_on_gpu(algo: str, *options: str) -> Case:
     return Case(arguments, evaluation, ("f1_mean", "roi_entropy_mean", "f1_end", "roi_entropy_end", "return"))
 
 
-def expert(task: str) -> Case:
-    """Expert of one task of Meta-World with the published number of steps, evaluated on the 50 goals."""
+def expert(task: str, *options: str, variant: str = "cpu") -> Case:
+    """Expert of one task of Meta-World, by default with the published number of steps, evaluated on the 50 goals."""
     arguments = (
         "metaworld",
         "expert",
-        "variant=cpu",
+        f"variant={variant}",
         f"task={task}",
         "num_workers=1",
         "project=runs/learning/metaworld",
+        *options,
     )
     policies = "policies=policy,random,scripted"
     return Case(arguments, ("episodes=100", policies, "video=false"), ("success", "return"))
+
+
+WIDER = ("sac.hidden=128,128", "updates_per_interval=4", "expert_steps=100000")
+"""Arguments of an expert with `variant=cpu-narrow`: layers of 128 units, and one update for two steps."""
 
 
 ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
@@ -196,6 +201,8 @@ CASES = {
     **{f"uav-{algo}-8-gpu": team_on_gpu(algo) for algo in TEAM_VARIANTS},
     "uav-mappo-8-f1-gpu": team_on_gpu("mappo", "world.reward=f1"),
     **{f"metaworld-{task}": expert(task) for task in MT10_TASKS},
+    "metaworld-drawer-open-narrow": expert("drawer-open", *WIDER, variant="cpu-narrow"),
+    "metaworld-drawer-open-demos": expert("drawer-open", *WIDER, "demo_share=0.25", variant="cpu-narrow"),
     **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
     "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),
     "sketchnav-reward-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *REWARD, "net.align_page=true"),

@@ -7,6 +7,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from powerband.report.evaluation_table import write_table
 
 
@@ -26,3 +28,13 @@ def test_the_file_and_the_rows_have_no_numbers_that_json_lacks(tmp_path: Path) -
     stored = json.loads((tmp_path / "eval-episodes.json").read_text(), parse_constant=refuse)
     assert stored == {"options": {"episodes": 1, "ranges": [15.0, "inf"]}, "rows": written}
     assert written == [{"policy": "random", "return": 3.5, "interval": [None, "inf"], "solved": True, "count": 2}]
+
+
+def test_the_result_of_a_removed_checkpoint_is_kept_in_the_run_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    write_table(tmp_path / "checkpoints" / "4000", "episodes", Options(), [{"return": 3.5}])
+    stored = json.loads((tmp_path / "eval-episodes-4000.json").read_text())
+    assert stored["rows"] == [{"return": 3.5}] and not list((tmp_path / "checkpoints").iterdir())
+    assert f"The result is in {tmp_path / 'eval-episodes-4000.json'}" in capsys.readouterr().err
