@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 RUNS = ROOT / "benchmarks" / "results" / "learning"
 ROWS = ROOT / "src" / "powerband" / "results" / "rows.json"
 PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "results.zh-CN.md")
-TRAINED = ("policy", "likeliest", "this run")
+TRAINED = ("policy", "likeliest", "this run", "expert")
 """Policies of an evaluation that depend on the training; the others are baselines."""
 TEXTS = (
     ("snakes-demo", "random", "decided_won", "{:.1%}"),
@@ -66,7 +66,8 @@ def published_rows() -> list[dict[str, Any]]:
         runs = stored.get("runs") or [{}]
         if "at_end" not in runs[0] or len(runs) < 2:
             continue
-        train, evaluate = stored["train"].split()[2:], stored["eval"].split()[3:]
+        train = [argument for argument in stored["train"].split()[2:] if "/" not in argument]  # without folders
+        evaluate = stored["eval"].split()[3:]
         # Opponents that are other runs of this machine are left out.
         evaluate = [_without_runs(argument) for argument in evaluate]
         kept = [

@@ -151,6 +151,13 @@ def expert(task: str, *options: str, variant: str = "cpu") -> Case:
 
 WIDER = ("sac.hidden=128,128", "updates_per_interval=4", "expert_steps=100000")
 """Arguments of an expert with `variant=cpu-narrow`: layers of 128 units, and one update for two steps."""
+DRAWER_OPTIONS = {
+    "plain": (),
+    "norm": ("sac.layer_norm=true",),
+    "demos": ("demo_share=0.25",),
+    "demos-norm": ("demo_share=0.25", "sac.layer_norm=true"),
+}
+"""Name -> options of an expert of drawer-open: with demonstrations, with layer norms in the critics, and both."""
 
 
 ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
@@ -201,8 +208,10 @@ CASES = {
     **{f"uav-{algo}-8-gpu": team_on_gpu(algo) for algo in TEAM_VARIANTS},
     "uav-mappo-8-f1-gpu": team_on_gpu("mappo", "world.reward=f1"),
     **{f"metaworld-{task}": expert(task) for task in MT10_TASKS},
-    "metaworld-drawer-open-narrow": expert("drawer-open", *WIDER, variant="cpu-narrow"),
-    "metaworld-drawer-open-demos": expert("drawer-open", *WIDER, "demo_share=0.25", variant="cpu-narrow"),
+    **{
+        f"metaworld-drawer-open-{name}": expert("drawer-open", *WIDER, *options, variant="cpu-narrow")
+        for name, options in DRAWER_OPTIONS.items()
+    },
     **{f"sketchnav-ppo-{sketch}": navigation("ppo", sketch) for sketch in ("true", "smooth", "abstract", "blank")},
     "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),
     "sketchnav-reward-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *REWARD, "net.align_page=true"),
