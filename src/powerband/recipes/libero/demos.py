@@ -93,7 +93,7 @@ def record(
         task: Task to demonstrate.
         parent: Folder in which the folder of the task lies.
         note: Prints a message for the user.
-        received_signal: Returns the name of a signal that ends the recording before its next episode, or "". The
+        received_signal: Returns the name of a signal that ends the recording before its next step, or "". The finished
             episodes stay, and the next call continues.
 
     Returns:
