@@ -87,6 +87,9 @@ class Config:
     environment steps, and its successes in stop_after_successes."""
     demo_noise: NoiseScale = 0.2
     """Standard deviation of the noise on the actions of demo_share, which are in [-1, 1]."""
+    demo_handover: SizeOrZero = 0
+    """Largest step of an episode of demo_share at which the expert takes over. Each episode draws its own step between
+    0 and this number. 0: the scripted policy acts until the end."""
     expert_steps: SizeOrZero = 0
     """Environment steps of the stage expert; 0 uses the published number of the task."""
     online_steps: Size = 60_000

@@ -28,25 +28,38 @@ def demonstrations(**options: Any) -> Demonstrations:
 
 def test_the_script_acts_with_noise_in_its_share_of_the_environments():
     shared = demonstrations(demo_share=0.25, demo_noise=0.1)
-    assert 70 < int(shared.acts.sum()) < 130
+    acts = shared.left > 0
+    assert 70 < int(acts.sum()) < 130
     torch.manual_seed(0)
     obs, own = torch.rand(ENVS, 39), torch.rand(ENVS, 4)
     taken = shared.replace(obs, own)
-    assert torch.equal(taken[~shared.acts], own[~shared.acts])
+    assert torch.equal(taken[~acts], own[~acts])
     script = scripted_policy("drawer-open")
-    clean = torch.stack([torch.from_numpy(script(row.numpy())).float() for row in obs[shared.acts]])
-    error = taken[shared.acts] - clean
+    clean = torch.stack([torch.from_numpy(script(row.numpy())).float() for row in obs[acts]])
+    error = taken[acts] - clean
     inside = (clean.abs() < 0.5).expand_as(error)
     assert float(error[inside].std()) == pytest.approx(0.1, rel=0.2) and float(taken.abs().max()) <= 1
 
 
 def test_another_policy_acts_after_the_end_of_an_episode_only():
     shared = demonstrations(demo_share=0.5)
-    before, ended = shared.acts.clone(), torch.arange(ENVS) < ENVS // 2
+    before, ended = shared.left > 0, torch.arange(ENVS) < ENVS // 2
     shared.after_step(SimpleNamespace(ended=ended))
-    assert torch.equal(shared.acts[~ended], before[~ended])
-    changed = (shared.acts != before)[ended].float().mean()
+    acts = shared.left > 0
+    assert torch.equal(acts[~ended], before[~ended])
+    changed = (acts != before)[ended].float().mean()
     assert 0.4 < float(changed) < 0.6
+
+
+def test_the_expert_takes_over_within_the_first_steps_of_an_episode():
+    shared = demonstrations(demo_share=0.5, demo_handover=9)
+    lengths = shared.left.bincount(minlength=10)
+    assert len(lengths) == 10 and 180 < int(lengths[0]) < 260 and int(lengths[1:].min()) > 5
+    going = SimpleNamespace(ended=torch.zeros(ENVS, dtype=torch.bool))
+    for passed in range(1, 10):
+        shared.after_step(going)
+        assert int((shared.left > 0).sum()) == int(lengths[passed + 1 :].sum())
+    assert torch.equal(shared.replace(torch.rand(ENVS, 39), own := torch.rand(ENVS, 4)), own)
 
 
 def test_a_checkpoint_stores_who_acts(tmp_path):
@@ -55,9 +68,9 @@ def test_a_checkpoint_stores_who_acts(tmp_path):
     folder = tmp_path / "run"
     command = ["train", "metaworld", "expert", *sizes.split(), *demonstrated, f"run_dir={folder}"]
     assert cli.main([*command, "expert_steps=300"]) == 0
-    stored = {name: value for name, value in runs.state(folder).items() if "demonstrations" in name and "acts" in name}
+    stored = {name: value for name, value in runs.state(folder).items() if "demonstrations" in name and "left" in name}
     assert len(stored) == 1 and next(iter(stored.values())).shape == (4,)
     assert cli.main(["train", "metaworld", "expert", f"resume={folder}", "expert_steps=400"]) == 0
     shared, other = demonstrations(demo_share=0.5), demonstrations(demo_share=0.1)
     other.load_state_dict(shared.state_dict())
-    assert torch.equal(other.acts, shared.acts)
+    assert torch.equal(other.left, shared.left)

@@ -17,44 +17,53 @@ class Demonstrations:
 
     The transitions enter the replay buffer like any other, so that an off-policy learner learns from both kinds. The
     share is constant, as in Ball et al. 2023 (arXiv 2302.02948), whose batches take half of their rows from prior data.
+    With a handover, the learner takes over within the episode, as in Uchendu et al. 2023 (arXiv 2204.02372): it then
+    acts in states that it does not reach alone.
 
     Attributes:
-        acts: Mask (N,) bool of the N environments of this rank in whose present episode the scripted policy acts.
+        left: Number of steps (N,) int64 for which the scripted policy still acts in the present episode of the N
+            environments of this rank.
     """
 
     def __init__(self, config: Config, run: Run, env: VecEnv) -> None:
         """
         Args:
-            config: Names the tasks, the share of the episodes and the noise.
-            run: The run, which provides random numbers and saves `acts` in its checkpoints.
+            config: Names the tasks, the share of the episodes, the handover and the noise.
+            run: The run, which provides random numbers and saves `left` in its checkpoints.
             env: Environments of this rank.
         """
         self.share, self.spread, self.device = config.demo_share, config.demo_noise, run.device
+        self.handover, self.horizon = config.demo_handover, config.horizon
         self.scripts = [scripted_policy(name) for name in config.simulated_tasks().task_of_each_env(env.num_envs)]
         self.noise = run.noise("demonstrations", env.num_envs)
-        self.acts = self._draw()
+        self.left = self._draw()
         run.register("demonstrations", self, redistribute=lambda states: None)  # other ranks start new episodes
 
     def _draw(self) -> Tensor:
-        return self.noise.uniform(1).squeeze(1) < self.share
+        steps: Tensor | int = self.horizon
+        demonstrated = self.noise.uniform(1).squeeze(1) < self.share
+        if self.handover:
+            steps = (self.noise.uniform(1).squeeze(1) * (self.handover + 1)).long()
+        return torch.where(demonstrated, steps, 0)
 
     def replace(self, obs: Tree, action: Tensor) -> Tensor:
         """Returns the actions (N, 4) to take in N environments, given observations (N, 39 or more) and actions."""
         assert isinstance(obs, Tensor)
+        acts = self.left > 0
         states, scripted = obs[:, :OBS].cpu().numpy(), action.cpu().clone()
-        for row in self.acts.nonzero()[:, 0].tolist():
+        for row in acts.nonzero()[:, 0].tolist():
             scripted[row] = torch.from_numpy(self.scripts[row](states[row]))
         scripted = scripted.to(self.device) + self.spread * self.noise.normal(action.shape[1])
-        return torch.where(self.acts.unsqueeze(1), scripted.clamp(-1.0, 1.0), action)
+        return torch.where(acts.unsqueeze(1), scripted.clamp(-1.0, 1.0), action)
 
     def after_step(self, step: Step) -> None:
-        """Draws who acts in the next episode of each environment whose episode has ended."""
-        self.acts = torch.where(step.ended, self._draw(), self.acts)
+        """Counts the step, and draws who acts in the next episode of each environment whose episode has ended."""
+        self.left = torch.where(step.ended, self._draw(), (self.left - 1).clamp_(min=0))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the state for a checkpoint."""
-        return {"acts": self.acts}
+        return {"left": self.left}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restores `state_dict`."""
-        self.acts = state["acts"].to(self.device)
+        self.left = state["left"].to(self.device)
