@@ -11,6 +11,7 @@ import torch
 import runs
 from powerband.cli import main as cli
 from powerband.core.noise import NoiseSource
+from powerband.data.types import Step
 from powerband.recipes.metaworld.config import Config
 
 pytest.importorskip("metaworld", reason="metaworld is not installed: pip install 'powerband[metaworld]'")
@@ -19,11 +20,22 @@ from powerband.recipes.metaworld.env.gymnasium_env import scripted_policy
 from powerband.recipes.metaworld.stages.demonstrations import Demonstrations
 
 ENVS = 400
+NONE = torch.zeros(ENVS, dtype=torch.bool)
 
 
 def demonstrations(**options: Any) -> Demonstrations:
-    run = SimpleNamespace(device=torch.device("cpu"), noise=NoiseSource(0), register=lambda *_, **__: None)
+    run = SimpleNamespace(
+        device=torch.device("cpu"),
+        noise=NoiseSource(0),
+        metrics=SimpleNamespace(add_masked=lambda *_: None),
+        register=lambda *_, **__: None,
+    )
     return Demonstrations(Config(task="drawer-open", **options), run, SimpleNamespace(num_envs=ENVS))
+
+
+def step(ended: torch.Tensor, success: torch.Tensor | None = None) -> Step:
+    figures = {"success": torch.zeros(ENVS) if success is None else success}
+    return Step(torch.zeros(ENVS, 39), torch.zeros(ENVS), NONE, ended, episode=figures)
 
 
 def test_the_script_acts_with_noise_in_its_share_of_the_environments():
@@ -44,7 +56,7 @@ def test_the_script_acts_with_noise_in_its_share_of_the_environments():
 def test_another_policy_acts_after_the_end_of_an_episode_only():
     shared = demonstrations(demo_share=0.5)
     before, ended = shared.left > 0, torch.arange(ENVS) < ENVS // 2
-    shared.after_step(SimpleNamespace(ended=ended))
+    shared.after_step(step(ended))
     acts = shared.left > 0
     assert torch.equal(acts[~ended], before[~ended])
     changed = (acts != before)[ended].float().mean()
@@ -55,11 +67,21 @@ def test_the_expert_takes_over_within_the_first_steps_of_an_episode():
     shared = demonstrations(demo_share=0.5, demo_handover=9)
     lengths = shared.left.bincount(minlength=10)
     assert len(lengths) == 10 and 180 < int(lengths[0]) < 260 and int(lengths[1:].min()) > 5
-    going = SimpleNamespace(ended=torch.zeros(ENVS, dtype=torch.bool))
     for passed in range(1, 10):
-        shared.after_step(going)
+        shared.after_step(step(NONE))
         assert int((shared.left > 0).sum()) == int(lengths[passed + 1 :].sum())
     assert torch.equal(shared.replace(torch.rand(ENVS, 39), own := torch.rand(ENVS, 4)), own)
+
+
+def test_episodes_that_the_script_began_do_not_count_as_successes_of_the_expert():
+    shared = demonstrations(demo_share=0.5, demo_handover=1)
+    counted: dict[str, torch.Tensor] = {}
+    shared.metrics.add_masked = lambda name, values, mask: counted.update({name: values[mask]})
+    alone = shared.left == 0
+    for ended in (NONE, NONE, ~NONE):  # the script acts in no first step any more
+        shared.after_step(step(ended, success=(~alone).float()))
+    successes = counted["charts/success_alone"]
+    assert len(successes) == int(alone.sum()) > 100 and not successes.any()
 
 
 def test_a_checkpoint_stores_who_acts(tmp_path):

@@ -18,25 +18,28 @@ class Demonstrations:
     The transitions enter the replay buffer like any other, so that an off-policy learner learns from both kinds. The
     share is constant, as in Ball et al. 2023 (arXiv 2302.02948), whose batches take half of their rows from prior data.
     With a handover, the learner takes over within the episode, as in Uchendu et al. 2023 (arXiv 2204.02372): it then
-    acts in states that it does not reach alone.
+    acts in states that it does not reach alone. The metric ``charts/success_alone`` is the success rate of the training
+    episodes in which the scripted policy did not act.
 
     Attributes:
         left: Number of steps (N,) int64 for which the scripted policy still acts in the present episode of the N
             environments of this rank.
+        alone: Mask (N,) bool of the environments in whose present episode the scripted policy does not act.
     """
 
     def __init__(self, config: Config, run: Run, env: VecEnv) -> None:
         """
         Args:
             config: Names the tasks, the share of the episodes, the handover and the noise.
-            run: The run, which provides random numbers and saves `left` in its checkpoints.
+            run: The run, which provides random numbers, receives the metric and saves the state in its checkpoints.
             env: Environments of this rank.
         """
         self.share, self.spread, self.device = config.demo_share, config.demo_noise, run.device
         self.handover, self.horizon = config.demo_handover, config.horizon
         self.scripts = [scripted_policy(name) for name in config.simulated_tasks().task_of_each_env(env.num_envs)]
-        self.noise = run.noise("demonstrations", env.num_envs)
+        self.noise, self.metrics = run.noise("demonstrations", env.num_envs), run.metrics
         self.left = self._draw()
+        self.alone = self.left == 0
         run.register("demonstrations", self, redistribute=lambda states: None)  # other ranks start new episodes
 
     def _draw(self) -> Tensor:
@@ -58,12 +61,16 @@ class Demonstrations:
 
     def after_step(self, step: Step) -> None:
         """Counts the step, and draws who acts in the next episode of each environment whose episode has ended."""
-        self.left = torch.where(step.ended, self._draw(), (self.left - 1).clamp_(min=0))
+        ended = step.ended
+        complete = ended if step.lost is None else ended & ~step.lost
+        self.metrics.add_masked("charts/success_alone", step.episode["success"], complete & self.alone)
+        self.left = torch.where(ended, self._draw(), (self.left - 1).clamp_(min=0))
+        self.alone = torch.where(ended, self.left == 0, self.alone)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the state for a checkpoint."""
-        return {"left": self.left}
+        return {"left": self.left, "alone": self.alone}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restores `state_dict`."""
-        self.left = state["left"].to(self.device)
+        self.left, self.alone = state["left"].to(self.device), state["alone"].to(self.device)
