@@ -22,7 +22,7 @@ from powerband.core.machine.device import host_facts
 from powerband.recipes.metaworld.env.tasks import MT10_TASKS
 
 SHARED = ["updates_per_interval=4", "sac.layer_norm=true"]
-"""Arguments of all experts beside those of `metaworld_transfer`: one update for two steps, and layer norms."""
+"""Arguments of all experts in addition to those of `metaworld_transfer`: one update for two steps, and layer norms."""
 HANDOVER = ["sac.gamma=0.99", "demo_share=0.5", "demo_noise=0.1", "demo_handover=250"]
 """Settings of tasks whose reward is close to 0 until an object is held: the discount shows it from the first step."""
 STEPS = {
@@ -48,7 +48,7 @@ def expert_words(task: str) -> list[str]:
 
 
 def train_experts(work: Path, tasks: list[str]) -> None:
-    """Trains the experts of tasks that have none yet, and writes the seconds of each beside its evaluation."""
+    """Trains the experts of tasks that have none yet, and writes the seconds of each next to its evaluation."""
     for task in tasks:
         folder = work / "experts" / task
         if not (folder / "evaluation.json").exists():
