@@ -31,6 +31,8 @@ T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
 """Quantile of Student's t for a 95 % interval, by degrees of freedom."""
 DEMO_RUN = "runs/learning/snakes-demo-{seed}"
 """Run of the case snakes-demo with the same seed, an opponent; its learning rate is annealed to 0."""
+FULL_RUN = "runs/learning/snakes-full-{seed}"
+"""Run of the case snakes-full with the same seed, the opponent of its best response."""
 DEMO_LENGTH = "{demo_length}"
 """Placeholder for the run's own checkpoint after the training time of the case snakes-demo."""
 ENDED = "training-ended"
@@ -44,7 +46,7 @@ class Case:
     """One training setting and its evaluation.
 
     Attributes:
-        train: Arguments after ``powerband train``.
+        train: Arguments after ``powerband train``; ``{seed}`` stands for the seed.
         evaluate: Arguments after ``powerband eval RUN``; ``{seed}`` stands for the seed.
         metrics: Keys of the evaluation rows for which intervals over seeds are computed.
         checkpoint_steps: Environment steps of earlier checkpoints that are also evaluated.
@@ -158,6 +160,29 @@ DRAWER_OPTIONS = {
     "demos-norm": ("demo_share=0.25", "sac.layer_norm=true"),
 }
 """Name -> options of an expert of drawer-open: with demonstrations, with layer norms in the critics, and both."""
+HANDOVER = {
+    "pick-place": (
+        "sac.gamma=0.98",
+        "sac.actor_lr=5e-4",
+        "demo_handover=300",
+        "off_policy.global_batch_size=256",
+        "expert_steps=300000",
+        "replay_size=300000",
+    ),
+    "peg-insert-side": (
+        "sac.gamma=0.99",
+        "demo_noise=0.1",
+        "demo_handover=250",
+        "expert_steps=250000",
+        "replay_size=250000",
+    ),
+}
+"""Task -> options of an expert that takes over from the scripted policy within half of its training episodes."""
+
+
+def handover(task: str) -> Case:
+    """Expert of a task that needs more than demonstrations, with layers of 128 units and layer norms."""
+    return expert(task, *WIDER[:2], "sac.layer_norm=true", "demo_share=0.5", *HANDOVER[task], variant="cpu-narrow")
 
 
 ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
@@ -200,6 +225,11 @@ CASES = {
         (*GAMES, f"opponents=random,greedy,greedy_torus,{DEMO_LENGTH},{DEMO_RUN}"),
         ("decided_won",),
     ),
+    "snakes-best-response": Case(
+        ("snakes", "variant=full", "gpus=none", "nproc=2", f"opponent={FULL_RUN}", "time_limit_s=600"),
+        (*GAMES, f"opponents=random,greedy,{FULL_RUN}"),
+        ("decided_won",),
+    ),
     "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
     **{f"uav-{algo}": team(algo) for algo in TEAM_VARIANTS},
     **{f"uav-{algo}-8": team(algo, "n_agents=8") for algo in TEAM_VARIANTS},
@@ -208,6 +238,7 @@ CASES = {
     **{f"uav-{algo}-8-gpu": team_on_gpu(algo) for algo in TEAM_VARIANTS},
     "uav-mappo-8-f1-gpu": team_on_gpu("mappo", "world.reward=f1"),
     **{f"metaworld-{task}": expert(task) for task in MT10_TASKS},
+    **{f"metaworld-{task}": handover(task) for task in HANDOVER},
     **{
         f"metaworld-drawer-open-{name}": expert("drawer-open", *WIDER, *options, variant="cpu-narrow")
         for name, options in DRAWER_OPTIONS.items()
@@ -255,7 +286,8 @@ def train(name: str, case: Case, seed: int, runs: Path) -> Path:
         else:
             if folder.exists():
                 raise SystemExit(f"{folder} was interrupted before its first checkpoint. Remove it to train again.")
-            powerband("train", *case.train, f"seed={seed}", f"run_dir={folder}")
+            arguments = [argument.format(seed=seed) for argument in case.train]
+            powerband("train", *arguments, f"seed={seed}", f"run_dir={folder}")
         (folder / ENDED).touch()
         print(f"{name} seed {seed}: {time.perf_counter() - start:.0f} s", flush=True)
     return folder
