@@ -36,7 +36,18 @@ STEPS = {
 """Task -> environment steps of its expert; 100,000 for the other tasks."""
 
 
-NETWORK = ["represent_updates=1000", "distill.actor_updates=50000", "distill.critic_updates=10000"]
+NETWORK = {
+    "represent": ["represent_updates=1000"],
+    "distill": [
+        "distill.hidden=256,256",
+        "distill.lr=1e-3",
+        "distill.actor_updates=60000",
+        "distill.critic_updates=10000",
+        "offline.global_batch_size=512",
+    ],
+    "evaluate": [],
+}
+"""Stage -> its arguments."""
 
 
 def expert_words(task: str) -> list[str]:
@@ -61,11 +72,13 @@ def train_experts(work: Path, tasks: list[str]) -> None:
 
 def train_network(work: Path, file: Path) -> None:
     """Trains encoder and collective network of all tasks, evaluates all policies, and writes the result to `file`."""
-    seconds = {}
-    for stage in ("represent", "distill", "evaluate"):
-        start = time.perf_counter()
-        finish(stage, *SETTINGS, *NETWORK, f"project={work}", run_dir(work, stage))
-        seconds[stage] = round(time.perf_counter() - start)
+    for stage, words in NETWORK.items():
+        took = work / f"{stage}-seconds.json"
+        if not took.exists():
+            start = time.perf_counter()
+            finish(stage, *SETTINGS, *words, f"project={work}", run_dir(work, stage))
+            took.write_text(json.dumps(time.perf_counter() - start))
+    seconds = {stage: round(json.loads((work / f"{stage}-seconds.json").read_text())) for stage in NETWORK}
     experts = {}
     for task in MT10_TASKS:
         took = json.loads((work / "experts" / task / "seconds.json").read_text())
@@ -75,7 +88,7 @@ def train_network(work: Path, file: Path) -> None:
         policy: sum(row["success"] for row in rows if row["policy"] == policy) / len(MT10_TASKS)
         for policy in ("expert", "collective", "scripted")
     }
-    result = {"host": host_facts(), "settings": [*SETTINGS, *NETWORK], "seconds": seconds, "experts": experts}
+    result = {"host": host_facts(), "settings": SETTINGS, "network": NETWORK, "seconds": seconds, "experts": experts}
     file.write_text(json.dumps({**result, "mean_success": means, "rows": rows}, indent=1) + "\n")
     print(means, flush=True)
 

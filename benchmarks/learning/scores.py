@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +166,8 @@ HANDOVER = {
         "sac.actor_lr=5e-4",
         "demo_handover=300",
         "off_policy.global_batch_size=256",
-        "expert_steps=300000",
-        "replay_size=300000",
+        "expert_steps=500000",
+        "replay_size=500000",
     ),
     "peg-insert-side": (
         "sac.gamma=0.99",
@@ -181,8 +181,8 @@ HANDOVER = {
 
 
 def handover(task: str) -> Case:
-    """Expert of a task that needs more than demonstrations, with layers of 128 units and layer norms."""
-    return expert(task, *WIDER[:2], "sac.layer_norm=true", "demo_share=0.5", *HANDOVER[task], variant="cpu-narrow")
+    """Expert of a task that needs more than complete demonstrations."""
+    return expert(task, "demo_share=0.5", *HANDOVER[task], variant="cpu-demos")
 
 
 ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learning/libero-{demos}")
@@ -239,6 +239,9 @@ CASES = {
     "uav-mappo-8-f1-gpu": team_on_gpu("mappo", "world.reward=f1"),
     **{f"metaworld-{task}": expert(task) for task in MT10_TASKS},
     **{f"metaworld-{task}": handover(task) for task in HANDOVER},
+    "metaworld-mt10-demos": replace(
+        expert("mt10", variant="mt10-demos"), evaluate=("episodes=50", "policies=policy", "video=false")
+    ),
     **{
         f"metaworld-drawer-open-{name}": expert("drawer-open", *WIDER, *options, variant="cpu-narrow")
         for name, options in DRAWER_OPTIONS.items()
