@@ -88,8 +88,8 @@ class Config:
     demo_noise: NoiseScale = 0.2
     """Standard deviation of the noise on the actions of demo_share, which are in [-1, 1]."""
     demo_handover: SizeOrZero = 0
-    """Largest step of an episode of demo_share at which the expert takes over. Each episode draws its own step between
-    0 and this number. 0: the scripted policy acts until the end."""
+    """Last step at which the expert takes over an episode that the scripted policy began. Each of these episodes draws
+    its own step between 0 and this number. 0: the scripted policy acts until the end. Needs demo_share."""
     expert_steps: SizeOrZero = 0
     """Environment steps of the stage expert; 0 uses the published number of the task."""
     online_steps: Size = 60_000
@@ -153,13 +153,18 @@ def finalize(config: Config, stage: str) -> Config:
         stage: Name of the stage that will run, such as "expert".
 
     Raises:
-        ConfigError: A task is unknown, the stage pipeline has a budget in steps, or a resumed run of online_distill
-            has another number of steps than before.
+        ConfigError: A task is unknown, demo_handover has no demo_share, the stage pipeline has a budget in steps, or a
+            resumed run of online_distill has another number of steps than before.
     """
     if stage == "pipeline" and config.run.env_steps > 1:  # a saved configuration has 1
         raise ConfigError(
             f"run.env_steps={config.run.env_steps} is not supported in the stage pipeline, which has no steps of its "
             f"own. Write expert_steps=, online_steps= or student_steps= for the steps of its stages."
+        )
+    if config.demo_handover and not config.demo_share:
+        raise ConfigError(
+            f"demo_handover={config.demo_handover} has no effect with demo_share=0, because the scripted policy "
+            f"acts in no episode. Write demo_share=0.5, or remove demo_handover."
         )
     task = config.task if config.task in TASK_SETS else resolve_task(config.task)[0]
     tasks = tuple(resolve_task(each, "tasks")[0] for each in config.tasks)

@@ -96,3 +96,8 @@ def test_a_checkpoint_stores_who_acts(tmp_path):
     shared, other = demonstrations(demo_share=0.5), demonstrations(demo_share=0.1)
     other.load_state_dict(shared.state_dict())
     assert torch.equal(other.left, shared.left)
+
+
+def test_a_handover_without_demonstrations_is_refused(capsys):
+    assert cli.main(["train", "metaworld", "expert", "task=reach", "demo_handover=50"]) != 0
+    assert "demo_handover=50 has no effect with demo_share=0" in capsys.readouterr().err
