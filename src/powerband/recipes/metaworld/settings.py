@@ -10,6 +10,7 @@ from powerband.core.config.ranges import (
     Count,
     Interval,
     LearningRate,
+    NoiseScale,
     NonNegative,
     Positive,
     Range,
@@ -130,3 +131,11 @@ class StudentConfig:
     """Environment steps, over all ranks, during which the weight of the bonus is constant."""
     fade_steps: Count = 20_000
     """Environment steps, over all ranks, in which the weight of the bonus then falls to 0."""
+    guide_share: Share = 0.0
+    """Share of the training episodes that the collective policy begins; its steps count as environment steps. It needs
+    no bonus: write student.bonus=0 with it for a task that no expert has trained."""
+    guide_noise: NoiseScale = 0.1
+    """Standard deviation of the noise on the actions of guide_share, which are in [-1, 1]."""
+    guide_handover: SizeOrZero = 250
+    """Last step at which the student takes over an episode that the collective policy began. Each of these episodes
+    draws its own step between 0 and this number. 0: the collective policy acts until the end."""

@@ -1,4 +1,4 @@
-"""Episodes of the scripted policy in the training of an expert: who acts, and what a checkpoint stores."""
+"""Episodes of a demonstrator in the training of an expert or a student: who acts, and what a checkpoint stores."""
 
 from __future__ import annotations
 
@@ -17,20 +17,28 @@ from powerband.recipes.metaworld.config import Config
 pytest.importorskip("metaworld", reason="metaworld is not installed: pip install 'powerband[metaworld]'")
 
 from powerband.recipes.metaworld.env.gymnasium_env import scripted_policy
-from powerband.recipes.metaworld.stages.demonstrations import Demonstrations
+from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic, shared_state
+from powerband.recipes.metaworld.stages.demonstrations import (
+    Demonstrations,
+    Demonstrator,
+    collective_demonstrator,
+    scripted_demonstrator,
+)
 
 ENVS = 400
 NONE = torch.zeros(ENVS, dtype=torch.bool)
 
 
-def demonstrations(**options: Any) -> Demonstrations:
+def demonstrations(demonstrator: Demonstrator | None = None, share: float = 0.5, **options: Any) -> Demonstrations:
     run = SimpleNamespace(
         device=torch.device("cpu"),
         noise=NoiseSource(0),
         metrics=SimpleNamespace(add_masked=lambda *_: None),
         register=lambda *_, **__: None,
     )
-    return Demonstrations(Config(task="drawer-open", **options), run, SimpleNamespace(num_envs=ENVS))
+    demonstrator = demonstrator or scripted_demonstrator(Config(task="drawer-open"), ENVS)
+    settings = {"share": share, "noise": 0.2, "handover": 0, "horizon": 400, **options}
+    return Demonstrations(run, SimpleNamespace(num_envs=ENVS), demonstrator, **settings)
 
 
 def step(ended: torch.Tensor, success: torch.Tensor | None = None) -> Step:
@@ -39,7 +47,7 @@ def step(ended: torch.Tensor, success: torch.Tensor | None = None) -> Step:
 
 
 def test_the_script_acts_with_noise_in_its_share_of_the_environments():
-    shared = demonstrations(demo_share=0.25, demo_noise=0.1)
+    shared = demonstrations(share=0.25, noise=0.1)
     acts = shared.left > 0
     assert 70 < int(acts.sum()) < 130
     torch.manual_seed(0)
@@ -53,8 +61,20 @@ def test_the_script_acts_with_noise_in_its_share_of_the_environments():
     assert float(error[inside].std()) == pytest.approx(0.1, rel=0.2) and float(taken.abs().max()) <= 1
 
 
+@pytest.mark.parametrize("finetune", [False, True], ids=["student", "student_finetune"])
+def test_the_collective_policy_acts_in_its_share_of_the_episodes_of_a_student(finetune):
+    torch.manual_seed(0)
+    collective = CollectiveActorCritic(code=3, hidden=(8,))
+    seen, z, own = torch.rand(ENVS, 39), torch.rand(ENVS, 3), torch.rand(ENVS, 4)
+    obs = {"z": z, "s": shared_state(seen)} if finetune else {"z": z, "obs": seen}
+    guided = demonstrations(collective_demonstrator(collective), noise=0.0)
+    acts, taken = guided.left > 0, guided.replace(obs, own)
+    assert torch.equal(taken[~acts], own[~acts]) and 150 < int(acts.sum()) < 250
+    assert torch.equal(taken[acts], collective.policy(z, shared_state(seen))[0][acts])
+
+
 def test_another_policy_acts_after_the_end_of_an_episode_only():
-    shared = demonstrations(demo_share=0.5)
+    shared = demonstrations()
     before, ended = shared.left > 0, torch.arange(ENVS) < ENVS // 2
     shared.after_step(step(ended))
     acts = shared.left > 0
@@ -64,7 +84,7 @@ def test_another_policy_acts_after_the_end_of_an_episode_only():
 
 
 def test_the_expert_takes_over_within_the_first_steps_of_an_episode():
-    shared = demonstrations(demo_share=0.5, demo_handover=9)
+    shared = demonstrations(handover=9)
     lengths = shared.left.bincount(minlength=10)
     assert len(lengths) == 10 and 180 < int(lengths[0]) < 260 and int(lengths[1:].min()) > 5
     for passed in range(1, 10):
@@ -74,7 +94,7 @@ def test_the_expert_takes_over_within_the_first_steps_of_an_episode():
 
 
 def test_episodes_that_the_script_began_do_not_count_as_successes_of_the_expert():
-    shared = demonstrations(demo_share=0.5, demo_handover=1)
+    shared = demonstrations(handover=1)
     counted: dict[str, torch.Tensor] = {}
     shared.metrics.add_masked = lambda name, values, mask: counted.update({name: values[mask]})
     alone = shared.left == 0
@@ -93,7 +113,7 @@ def test_a_checkpoint_stores_who_acts(tmp_path):
     stored = {name: value for name, value in runs.state(folder).items() if "demonstrations" in name and "left" in name}
     assert len(stored) == 1 and next(iter(stored.values())).shape == (4,)
     assert cli.main(["train", "metaworld", "expert", f"resume={folder}", "expert_steps=400"]) == 0
-    shared, other = demonstrations(demo_share=0.5), demonstrations(demo_share=0.1)
+    shared, other = demonstrations(), demonstrations(share=0.1)
     other.load_state_dict(shared.state_dict())
     assert torch.equal(other.left, shared.left)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,17 @@ def test_finetuning_starts_from_the_collective_network(finished, tmp_path):
     known = load_file(finished / "collective" / "policy" / "model.safetensors")
     own = load_file(tmp_path / "run" / "policy" / "model.safetensors")
     assert torch.equal(own["output.weight"], known["actor.output.weight"]), "no update before learning_starts"
+
+
+@pytest.mark.parametrize("stage", ["student", "student_finetune"])
+def test_the_collective_policy_guides_a_student_which_a_resume_continues(stage, finished, tmp_path):
+    guided = [f"project={finished}", "student.guide_share=0.5", "student.guide_handover=20", "final_episodes=0"]
+    train(stage, *guided, f"run_dir={tmp_path / 'run'}", "student_steps=300")
+    (left,) = [value for name, value in runs.state(tmp_path / "run").items() if re.search("demonstrations.*left", name)]
+    assert left.shape == (2,) and int(left.max()) <= 20
+    assert cli.main(["train", "metaworld", stage, f"resume={tmp_path / 'run'}", "student_steps=600"]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["env_steps"] == 600
 
 
 @pytest.mark.parametrize("stage", ["represent", "distill"])

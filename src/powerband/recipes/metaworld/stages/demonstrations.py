@@ -1,6 +1,8 @@
-"""Demonstrations: lets Meta-World's scripted policy act in a share of the training episodes of an expert."""
+"""Demonstrations: lets another policy act in a share of the training episodes of an expert or a student."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -9,34 +11,70 @@ from powerband.core.run.run import Run
 from powerband.data.types import Step, Tree, VecEnv
 from powerband.recipes.metaworld.config import Config
 from powerband.recipes.metaworld.env.gymnasium_env import scripted_policy
-from powerband.recipes.metaworld.env.tasks import OBS
+from powerband.recipes.metaworld.env.tasks import ACTION, OBS
+from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic, shared_state
+
+Demonstrator = Callable[[Tree, Tensor], Tensor]
+"""(observations of N environments, mask (N,) bool of those whose actions are used) -> actions (N, 4) on the device of
+the observations; actions of the other environments may have any value."""
+
+
+def scripted_demonstrator(config: Config, num_envs: int) -> Demonstrator:
+    """Returns Meta-World's scripted policies of the tasks of `num_envs` environments."""
+    scripts = [scripted_policy(name) for name in config.simulated_tasks().task_of_each_env(num_envs)]
+
+    def act(obs: Tree, acts: Tensor) -> Tensor:
+        assert isinstance(obs, Tensor)
+        states, action = obs[:, :OBS].cpu().numpy(), torch.zeros(len(scripts), ACTION)
+        for row in acts.nonzero()[:, 0].tolist():
+            action[row] = torch.from_numpy(scripts[row](states[row]))
+        return action.to(obs.device)
+
+    return act
+
+
+def collective_demonstrator(collective: CollectiveActorCritic) -> Demonstrator:
+    """Returns the mean actions of the collective policy, for observations of `policies.encoded_env`."""
+
+    @torch.no_grad()
+    def act(obs: Tree, acts: Tensor) -> Tensor:
+        assert isinstance(obs, dict)
+        return collective.policy(obs["z"], obs["s"] if "s" in obs else shared_state(obs["obs"]))[0]
+
+    return act
 
 
 class Demonstrations:
-    """Replaces the actions of a share of the episodes by those of the scripted policy, with noise.
+    """Replaces the actions of a share of the episodes by those of a demonstrator, with noise.
 
     The transitions enter the replay buffer like any other, so that an off-policy learner learns from both kinds. The
     share is constant, as in Ball et al. 2023 (arXiv 2302.02948), whose batches take half of their rows from prior data.
     With a handover, the learner takes over within the episode, as in Uchendu et al. 2023 (arXiv 2204.02372): it then
     acts in states that it does not reach alone. The metric ``charts/success_alone`` is the success rate of the training
-    episodes in which the scripted policy did not act.
+    episodes in which the demonstrator did not act.
 
     Attributes:
-        left: Number of steps (N,) int64 for which the scripted policy still acts in the present episode of the N
+        left: Number of steps (N,) int64 for which the demonstrator still acts in the present episode of the N
             environments of this rank.
-        alone: Mask (N,) bool of the environments in whose present episode the scripted policy does not act.
+        alone: Mask (N,) bool of the environments in whose present episode the demonstrator does not act.
     """
 
-    def __init__(self, config: Config, run: Run, env: VecEnv) -> None:
+    def __init__(
+        self, run: Run, env: VecEnv, demonstrator: Demonstrator, share: float, noise: float, handover: int, horizon: int
+    ) -> None:
         """
         Args:
-            config: Names the tasks, the share of the episodes, the handover and the noise.
             run: The run, which provides random numbers, receives the metric and saves the state in its checkpoints.
             env: Environments of this rank.
+            demonstrator: Chooses the actions of the demonstrated episodes.
+            share: Share of the episodes in which the demonstrator acts.
+            noise: Standard deviation of the noise on its actions, which are in [-1, 1].
+            handover: Last step at which the learner takes over; 0 is never.
+            horizon: Steps of an episode.
         """
-        self.share, self.spread, self.device = config.demo_share, config.demo_noise, run.device
-        self.handover, self.horizon = config.demo_handover, config.horizon
-        self.scripts = [scripted_policy(name) for name in config.simulated_tasks().task_of_each_env(env.num_envs)]
+        self.share, self.spread, self.device = share, noise, run.device
+        self.handover, self.horizon = handover, horizon
+        self.demonstrator = demonstrator
         self.noise, self.metrics = run.noise("demonstrations", env.num_envs), run.metrics
         self.left = self._draw()
         self.alone = self.left == 0
@@ -50,14 +88,10 @@ class Demonstrations:
         return torch.where(demonstrated, steps, 0)
 
     def replace(self, obs: Tree, action: Tensor) -> Tensor:
-        """Returns the actions (N, 4) to take in N environments, given observations (N, 39 or more) and actions."""
-        assert isinstance(obs, Tensor)
+        """Returns the actions (N, 4) to take in N environments, given observations and the learner's actions (N, 4)."""
         acts = self.left > 0
-        states, scripted = obs[:, :OBS].cpu().numpy(), action.cpu().clone()
-        for row in acts.nonzero()[:, 0].tolist():
-            scripted[row] = torch.from_numpy(self.scripts[row](states[row]))
-        scripted = scripted.to(self.device) + self.spread * self.noise.normal(action.shape[1])
-        return torch.where(acts.unsqueeze(1), scripted.clamp(-1.0, 1.0), action)
+        demonstrated = self.demonstrator(obs, acts) + self.spread * self.noise.normal(action.shape[1])
+        return torch.where(acts.unsqueeze(1), demonstrated.clamp(-1.0, 1.0), action)
 
     def after_step(self, step: Step) -> None:
         """Counts the step, and draws who acts in the next episode of each environment whose episode has ended."""

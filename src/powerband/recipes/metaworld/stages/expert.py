@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from powerband.algos.sac import SAC
-from powerband.core.run.hooks import RunHooks
 from powerband.core.run.run import Run
-from powerband.data.replay import Replay
-from powerband.data.types import Step
-from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import sac_tensors
 from powerband.recipes.metaworld.config import Config
-from powerband.recipes.metaworld.env.gymnasium_env import VALIDATION_GOAL_SEED
 from powerband.recipes.metaworld.env.tasks import TASK_SETS
-from powerband.recipes.metaworld.evaluation import GoalEvaluator
-from powerband.recipes.metaworld.policies import greedy_policy
-from powerband.recipes.metaworld.project_folder import save_policy, stage_folder
-from powerband.recipes.metaworld.stages.demonstrations import Demonstrations
+from powerband.recipes.metaworld.stages.demonstrations import Demonstrations, scripted_demonstrator
+from powerband.recipes.metaworld.stages.online import save_result, train_online
 from powerband.recipes.metaworld.stages.rank_setup import make_training_env, scaled_sac_settings
 from powerband.recipes.metaworld.transitions.sampler import TransitionSampler, add_labels, write_transitions
 
@@ -36,40 +28,24 @@ def expert(config: Config, run: Run) -> dict[str, Any]:
         learner = SAC(env.spec, settings, run.context)
         sampler = TransitionSampler(run, config, env.num_envs)
         run.register("collector", sampler, redistribute=sampler.redistribute)
-        demonstrations = Demonstrations(config, run, env) if config.demo_share else None
-
-        def after_step(step: Step, replay: Replay) -> None:
-            if demonstrations is not None:
-                demonstrations.after_step(step)
-            sampler.after_step(step, replay)
-
-        with (
-            GoalEvaluator(config, goal_seed=VALIDATION_GOAL_SEED) as validation,
-            GoalEvaluator(config) as evaluator,
-        ):
-            hooks = RunHooks(
-                lambda: validation.figures(greedy_policy(learner, run.device), config.eval_episodes),
-                "powerband.recipes.metaworld.stages.evaluator:open_evaluator",
-            )
-            off_policy(
+        demonstrations = None
+        if config.demo_share:
+            demonstrations = Demonstrations(
                 run,
                 env,
-                learner,
-                config.off_policy,
-                after_step=after_step,
-                hooks=hooks,
-                replace_actions=None if demonstrations is None else demonstrations.replace,
+                scripted_demonstrator(config, env.num_envs),
+                config.demo_share,
+                config.demo_noise,
+                config.demo_handover,
+                config.horizon,
             )
-            if run.received_signal:
-                return {}
-            run.export_policy(learner.policy_state())
-            final = evaluator.final(run, greedy_policy(learner, run.device), config.final_episodes)
+
+        final = train_online(config, run, env, learner, demonstrations, after_step=sampler.after_step)
     finally:
         env.close()
-    folder = stage_folder(config, "experts", config.task)
-    if run.ranks.leads:
-        save_policy(folder, config, sac_tensors(learner))
-        (folder / "evaluation.json").write_text(json.dumps({**final, "env_steps": run.env_steps}, indent=2))
+    if final is None:
+        return {}
+    save_result(config, run, "experts", sac_tensors(learner), final)
     if sampler.chunks and config.task not in TASK_SETS:
         labelled = add_labels(sampler.rows(), learner)
         write_transitions(config, run, "experts", labelled, "expert", config.sac.gamma)

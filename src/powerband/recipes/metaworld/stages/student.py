@@ -1,8 +1,10 @@
-"""Stages student and student_finetune: train SAC with the collective network, which is distilled from all experts."""
+"""Stages student and student_finetune: train SAC with the collective network, which is distilled from all experts.
+
+In both, the collective policy can act in a share of the training episodes (``student.guide_share``).
+"""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -10,18 +12,16 @@ from torch import nn
 
 from powerband.algos.sac import SAC
 from powerband.algos.settings import SACConfig
-from powerband.core.run.hooks import RunHooks
 from powerband.core.run.run import Run
 from powerband.data.types import EnvSpec, VecEnv
-from powerband.loops.off_policy import off_policy
 from powerband.recipes.metaworld.algos.expert import load_sac_tensors, sac_tensors
 from powerband.recipes.metaworld.algos.student import StudentLearner
 from powerband.recipes.metaworld.config import Config
-from powerband.recipes.metaworld.env.gymnasium_env import VALIDATION_GOAL_SEED
-from powerband.recipes.metaworld.evaluation import GoalEvaluator
 from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic
-from powerband.recipes.metaworld.policies import encoded_env, greedy_policy
-from powerband.recipes.metaworld.project_folder import load_encoder_and_collective, save_policy, stage_folder
+from powerband.recipes.metaworld.policies import encoded_env
+from powerband.recipes.metaworld.project_folder import load_encoder_and_collective
+from powerband.recipes.metaworld.stages.demonstrations import Demonstrations, collective_demonstrator
+from powerband.recipes.metaworld.stages.online import save_result, train_online
 from powerband.recipes.metaworld.stages.rank_setup import make_training_env, scaled_sac_settings
 
 
@@ -53,30 +53,25 @@ def _train(config: Config, run: Run, finetune: bool) -> dict[str, Any]:
 
     env = encoded(make_training_env(config, run))
     try:
-        settings = scaled_sac_settings(config, run)
-        if finetune:
-            learner: SAC | StudentLearner = finetuned_sac(collective, env.spec, settings, run)
-        else:
-            learner = StudentLearner(config.student, collective, env.spec, settings, run.context)
-        with (
-            GoalEvaluator(config, encoded, goal_seed=VALIDATION_GOAL_SEED) as validation,
-            GoalEvaluator(config, encoded) as evaluator,
-        ):
-            hooks = RunHooks(
-                lambda: validation.figures(greedy_policy(learner, run.device), config.eval_episodes),
-                "" if finetune else "powerband.recipes.metaworld.stages.evaluator:open_evaluator",
+        settings, own = scaled_sac_settings(config, run), config.student
+        guide = None
+        if own.guide_share:
+            demonstrator = collective_demonstrator(collective)
+            guide = Demonstrations(
+                run, env, demonstrator, own.guide_share, own.guide_noise, own.guide_handover, config.horizon
             )
-            off_policy(run, env, learner, config.off_policy, hooks=hooks)
-            if run.received_signal:
-                return {}
-            run.export_policy(learner.policy_state())
-            final = evaluator.final(run, greedy_policy(learner, run.device), config.final_episodes)
+        learner: SAC | StudentLearner
+        if finetune:
+            learner = finetuned_sac(collective, env.spec, settings, run)
+            final = train_online(config, run, env, learner, guide, wrap_env=encoded, open_evaluator="")
+        else:
+            learner = StudentLearner(own, collective, env.spec, settings, run.context)
+            final = train_online(config, run, env, learner, guide, actor=learner.sac)
     finally:
         env.close()
-    if run.ranks.leads:
-        folder = stage_folder(config, "students", config.task)
-        save_policy(folder, config, learner.policy_state())
-        (folder / "evaluation.json").write_text(json.dumps({**final, "env_steps": run.env_steps}, indent=2))
+    if final is None:
+        return {}
+    save_result(config, run, "students", learner.policy_state(), final)
     return final
 
 
