@@ -13,13 +13,15 @@ import argparse
 import json
 import statistics
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from powerband.results.published import SHARES, row_label, trials
 
 ROOT = Path(__file__).parents[1]
-RUNS = ROOT / "benchmarks" / "results" / "learning"
+RESULTS = ROOT / "benchmarks" / "results"
+RUNS = RESULTS / "learning"
 ROWS = ROOT / "src" / "powerband" / "results" / "rows.json"
 PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "results.zh-CN.md")
 TRAINED = ("policy", "likeliest", "this run", "expert")
@@ -56,6 +58,13 @@ TEXTS = (
     ("cartpole", "CartPole", "return", "{:.0f}"),
 )
 """(row, part of the evaluation, metric, format): the page contains mean and 95 % interval over seeds in this format."""
+
+TABLES = (
+    ("metaworld_collective.json", ("rows",)),
+    ("learning/metaworld-mt10-demos.json", ("runs", 0, "at_end")),
+    ("learning/metaworld-mt10.json", ("rows",)),
+)
+"""(file, place of its rows): success rates of tasks, which the pages list in lines that begin with the task."""
 
 
 def published_rows() -> list[dict[str, Any]]:
@@ -119,6 +128,42 @@ def texts() -> list[tuple[str, str]]:
     return found
 
 
+def missing_cells(page: str) -> list[str]:
+    """Returns the success rates of `TABLES` that a page does not contain in a line that begins with their task."""
+    missing = []
+    for file, place in TABLES:
+        rows = json.loads((RESULTS / file).read_text())
+        for key in place:
+            rows = rows[key]
+        for row in rows:
+            low, high = (f"{row[key]:.0%}".rstrip("%") for key in ("success_low", "success_high"))
+            cell = f"{row['success']:.0%}".replace("%", " %")
+            if row["policy"] in ("expert", "collective"):
+                cell += f" [{low}, {high}]"
+            if not any(cell in line for line in page.splitlines() if line.startswith(f"| {row['task']} |")):
+                missing.append(f"{file}, {row['task']}, {row['policy']}: {cell}")
+    return missing
+
+
+def missing_steps(page: str, separator: str) -> list[str]:
+    """Returns the steps to the target of the transfer runs, by held-out task and kind, that a page does not contain.
+
+    Kinds of which a seed did not reach the target, and those with the same steps for all seeds, are left out, because
+    the pages state them in words. `separator` stands between the numbers.
+    """
+    missing = []
+    for path in sorted(RESULTS.glob("metaworld_transfer*/*.json")):
+        stored, steps = json.loads(path.read_text()), defaultdict(list)
+        for row in stored["rows"]:
+            last = row["curve"][-1]
+            reached = last["success"] >= stored["target"]
+            steps[row["kind"], row["noise"]].append(f"{last['env_steps']:,}" if reached else "")
+        for (kind, noise), each in steps.items():
+            if all(each) and len(set(each)) > 1 and separator.join(each) not in page:
+                missing.append(f"{path.parent.name}/{path.name}, {kind}, {noise}: {separator.join(each)}")
+    return missing
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
@@ -129,7 +174,9 @@ def main() -> None:
     wrong = [] if ROWS.read_text() == text else [f"{ROWS.name} is not up to date: run python scripts/results.py"]
     for page in PAGES:
         content = page.read_text()
-        wrong += [f"{page.name} does not contain {what}: {figure}" for what, figure in texts() if figure not in content]
+        absent = [f"{what}: {figure}" for what, figure in texts() if figure not in content]
+        absent += missing_cells(content) + missing_steps(content, "、" if "zh-CN" in page.name else ", ")
+        wrong += [f"{page.name} does not contain {each}" for each in absent]
     print("\n".join(wrong), end="\n" if wrong else "")
     sys.exit(bool(wrong))
 

@@ -217,7 +217,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "rdt.lr": 5e-4,
         "rdt.lr_warmup_updates": 100,
         "rdt.horizon": 16,
-        "rdt.exec_horizon": 8,
+        "rdt.exec_horizon": 4,
         "net.subsample": 2,
         "net.patch": 32,
     },

@@ -39,17 +39,17 @@ def greedy_policy(learner: Learner, device: torch.device | str = "cpu") -> Polic
     return act
 
 
-def encoded_env(env: VecEnv, encoder: TrajectoryEncoder, include_obs: bool) -> VecEnv:
-    """Wraps environments so that observations contain a code, the vector to which an encoder maps the last steps.
+def encoded_env(env: VecEnv, encoder: TrajectoryEncoder, keys: tuple[str, ...]) -> EncodedVecEnv:
+    """Wraps environments so that they provide codes, the vectors to which an encoder maps the last steps.
 
     Args:
         env: Environments of Meta-World.
         encoder: The trained encoder.
-        include_obs: True for observations {"obs", "z"}: the original observation and the code. False for {"z", "s"}:
-            the code and the state that all tasks share. `EncodedVecEnv` explains the shapes.
+        keys: Entries of an observation: ``obs``, the original observation, ``z``, the code, and ``s``, the state that
+            all tasks share. `EncodedVecEnv` explains the shapes.
     """
     sizes = encoder.config
-    return EncodedVecEnv(env, encoder.encode, shared_state, sizes.code, sizes.length, REWARD_SCALE, include_obs)
+    return EncodedVecEnv(env, encoder.encode, shared_state, sizes.code, sizes.length, REWARD_SCALE, keys)
 
 
 def collective_policy(config: Config) -> tuple[Policy, Callable[[VecEnv], VecEnv]]:
@@ -71,7 +71,7 @@ def collective_policy(config: Config) -> tuple[Policy, Callable[[VecEnv], VecEnv
     def act(obs: Tree, carry: Tensor | None) -> tuple[Tensor, None]:
         return net.policy(obs["z"], obs["s"])[0], None
 
-    return act, lambda env: encoded_env(env, encoder, include_obs=False)
+    return act, lambda env: encoded_env(env, encoder, ("z", "s"))
 
 
 def scripted_policies(task: str) -> Policy:

@@ -11,7 +11,7 @@ from powerband.recipes.metaworld.transitions.trajectories import Trajectories
 LENGTH = 4
 
 
-def encoded(num_envs: int = 3, include_obs: bool = True) -> EncodedVecEnv:
+def encoded(num_envs: int = 3, keys: tuple[str, ...] = ("obs", "z")) -> EncodedVecEnv:
     """Pendulum with a time limit of 7 steps; the encoder is a weighted sum of its inputs, with weights by position."""
 
     def encoder(batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -24,7 +24,7 @@ def encoded(num_envs: int = 3, include_obs: bool = True) -> EncodedVecEnv:
         return torch.cat([*parts, batch["length"].unsqueeze(1).float()], 1)
 
     env = GymVecEnv("Pendulum-v1", num_envs, 0, env_kwargs={"max_episode_steps": 7}, seed=1)
-    return EncodedVecEnv(env, encoder, lambda obs: obs[..., :2], 5, LENGTH, 0.5, include_obs)
+    return EncodedVecEnv(env, encoder, lambda obs: obs[..., :2], 5, LENGTH, 0.5, keys)
 
 
 def test_codes_equal_those_of_recorded_windows():
@@ -71,8 +71,21 @@ def test_a_resume_keeps_the_history():
 
 
 def test_observations_can_be_code_and_state_alone():
-    env = encoded(include_obs=False)
+    env = encoded(keys=("z", "s"))
     obs = env.reset()
     assert list(obs) == ["z", "s"] and obs["s"].shape == (3, 2) and obs["z"].shape == (3, 5)
     assert list(env.spec.obs) == ["z", "s"]
     env.close()
+
+
+def test_codes_of_some_environments_are_computed_on_demand():
+    every, none = encoded(), encoded(keys=("obs",))
+    every.reset()
+    assert list(none.reset()) == ["obs"] and list(none.spec.obs) == ["obs"]
+    for _ in range(3):
+        step, other = every.step(torch.full((3, 1), 0.5)), none.step(torch.full((3, 1), 0.5))
+        assert torch.equal(step.obs["obs"], other.obs["obs"]) and list(other.obs) == ["obs"]
+    rows = torch.tensor([True, False, True])
+    assert torch.equal(none.codes(rows), step.obs["z"][rows])
+    every.close()
+    none.close()

@@ -61,16 +61,17 @@ def test_the_script_acts_with_noise_in_its_share_of_the_environments():
     assert float(error[inside].std()) == pytest.approx(0.1, rel=0.2) and float(taken.abs().max()) <= 1
 
 
-@pytest.mark.parametrize("finetune", [False, True], ids=["student", "student_finetune"])
-def test_the_collective_policy_acts_in_its_share_of_the_episodes_of_a_student(finetune):
+@pytest.mark.parametrize("keys", [("obs",), ("obs", "z"), ("z", "s")], ids=["student", "bonus", "student_finetune"])
+def test_the_collective_policy_acts_in_its_share_of_the_episodes_of_a_student(keys):
     torch.manual_seed(0)
     collective = CollectiveActorCritic(code=3, hidden=(8,))
     seen, z, own = torch.rand(ENVS, 39), torch.rand(ENVS, 3), torch.rand(ENVS, 4)
-    obs = {"z": z, "s": shared_state(seen)} if finetune else {"z": z, "obs": seen}
-    guided = demonstrations(collective_demonstrator(collective), noise=0.0)
+    obs = {name: {"obs": seen, "z": z, "s": shared_state(seen)}[name] for name in keys}
+    env = SimpleNamespace(codes=lambda rows: z[rows])
+    guided = demonstrations(collective_demonstrator(collective, env), noise=0.0)
     acts, taken = guided.left > 0, guided.replace(obs, own)
     assert torch.equal(taken[~acts], own[~acts]) and 150 < int(acts.sum()) < 250
-    assert torch.equal(taken[acts], collective.policy(z, shared_state(seen))[0][acts])
+    torch.testing.assert_close(taken[acts], collective.policy(z, shared_state(seen))[0][acts])
 
 
 def test_another_policy_acts_after_the_end_of_an_episode_only():

@@ -16,12 +16,17 @@ from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic, s
 from powerband.recipes.metaworld.settings import StudentConfig
 
 
+def observed_keys(config: StudentConfig) -> tuple[str, ...]:
+    """Returns the entries of an observation that a student needs: the code ``z`` only if there is a bonus."""
+    return ("obs", "z") if config.bonus else ("obs",)
+
+
 class StudentLearner:
     """SAC with a reward bonus for actions that are close to those of the collective policy.
 
     The collective policy is distilled from the experts of all tasks. Observations of N environments are {"obs": (N,
     39), "z": (N, Z)}. ``z``, with Z entries, is the code to which `TrajectoryEncoder` maps the last steps of the
-    episode. The collective policy needs ``z``; SAC sees ``obs`` alone.
+    episode. The collective policy needs ``z``, which observations lack if there is no bonus; SAC sees ``obs`` alone.
 
     The value target is r + w b + gamma V(s') with the reward r, the weight w of the bonus, and the bonus
     b = prod_i exp(-(a_i - mu_i)^2 / (2 sigma_i^2)). mu and sigma are the mean and the standard deviation of the
@@ -40,7 +45,7 @@ class StudentLearner:
         Args:
             config: Weight of the bonus over time.
             collective: The policy whose actions earn the bonus; it is not trained.
-            spec: Observation and action spaces of the environments, whose observations contain ``z``.
+            spec: Observation and action spaces of the environments, whose observations have `observed_keys`.
             settings: Hyper-parameters of `SAC`.
             context: Device, precision, random numbers and gradient averaging of this rank.
         """
@@ -84,21 +89,19 @@ class StudentLearner:
             batch: Batch of `SAC.update`, but with the observations that the class describes.
 
         Returns:
-            Losses and statistics of `SAC.update`, and the mean and the weight of the bonus, by name: detached 0-d
-            tensors.
+            Losses and statistics of `SAC.update`, and the mean and the weight of the bonus if there is one, by name:
+            detached 0-d tensors.
         """
-        obs, action = batch["obs"], (batch["action"] - self.sac.centre) / self.sac.scale
+        obs = batch["obs"]
+        plain = {**batch, "obs": obs["obs"], "next_obs": batch["next_obs"]["obs"]}
+        if not self.schedule.bonus:
+            return self.sac.update(plain)
+        action = (batch["action"] - self.sac.centre) / self.sac.scale
         with torch.no_grad():
             mu, log_std = self.collective.policy(obs["z"], shared_state(obs["obs"]))
             bonus = imitation_bonus(action, mu, log_std)
-        shaped = {
-            **batch,
-            "obs": obs["obs"],
-            "next_obs": batch["next_obs"]["obs"],
-            "reward": batch["reward"] + self.weight * bonus,
-        }
         figures = {"losses/bonus": bonus.mean(), "losses/bonus_weight": self.weight.clone()}
-        return self.sac.update(shaped) | figures
+        return self.sac.update({**plain, "reward": batch["reward"] + self.weight * bonus}) | figures
 
     def initial_carry(self, num_envs: int) -> None:
         """Returns None, because the policy has no memory."""

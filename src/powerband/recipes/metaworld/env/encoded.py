@@ -1,4 +1,4 @@
-"""EncodedVecEnv: adds to each observation the vector that a trained encoder computes from the last steps."""
+"""EncodedVecEnv: provides the vector that a trained encoder computes from the last steps of each episode."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ HISTORY_KEYS = ("state", "action", "reward", "length")
 
 
 class EncodedVecEnv:
-    """Wraps environments and adds ``z`` to observations: the code of the last steps of the episode.
+    """Wraps environments and provides the code of the last steps of each episode.
 
     A code is a vector that a trained encoder computes from the last states, actions and rewards. One row is one of the
-    N environments.
+    N environments. Observations are dicts with the entries `keys`: ``obs`` (N, F), the original observation; ``z`` (N,
+    Z), the code; ``s`` (N, S), the state for the encoder. Codes that are needed for some of the environments only come
+    from `codes`; without ``z`` in `keys`, no other code is computed.
 
     Args:
         env: N environments whose observations are one vector of F entries each, (N, F).
@@ -27,8 +29,7 @@ class EncodedVecEnv:
         code: Z, the number of entries of a code.
         length: Largest number of past states that the encoder sees.
         reward_scale: Factor on rewards for the encoder.
-        include_obs: True for observations {"obs": (N, F), "z": (N, Z)}, False for {"z": (N, Z), "s": (N, S)}, where
-            ``s`` are the states.
+        keys: Entries of an observation: some of ``obs``, ``z`` and ``s``.
 
     Attributes:
         resumed: (N,) bool: rows whose episode continued after `load_state_dict`.
@@ -42,17 +43,16 @@ class EncodedVecEnv:
         code: int,
         length: int,
         reward_scale: float = 1.0,
-        include_obs: bool = True,
+        keys: tuple[str, ...] = ("obs", "z"),
     ) -> None:
         self.env, self.encoder, self.select_state, self.length = env, encoder, select_state, length
         self.num_envs, self.device = env.num_envs, env.device
-        self.reward_scale, self.include_obs = reward_scale, include_obs
+        self.reward_scale, self.keys = reward_scale, keys
         self.halves: tuple[EnvHalf, ...] = ()
         self.resumed = env.resumed
         n, device, state = env.num_envs, env.device, select_state(torch.zeros(1, *env.spec.obs.shape)).shape[1:]
-        z = TensorSpec((code,))
-        obs = {"obs": env.spec.obs, "z": z} if include_obs else {"z": z, "s": TensorSpec(tuple(state))}
-        self.spec = replace(env.spec, obs=obs)
+        specs = {"obs": env.spec.obs, "z": TensorSpec((code,)), "s": TensorSpec(tuple(state))}
+        self.spec = replace(env.spec, obs={key: specs[key] for key in keys})
         self.history = {
             "state": torch.zeros(n, length, *state, device=device),
             "action": torch.zeros(n, length - 1, *env.spec.action.shape, device=device),
@@ -136,7 +136,15 @@ class EncodedVecEnv:
         history["state"][row, at] = self.select_state(obs)
         history["length"] = at + 1
 
+    def codes(self, rows: Tensor) -> Tensor:
+        """Computes the codes (n, Z) of the n environments in the mask `rows` (N,) from their present histories."""
+        return self.encoder({name: past[rows] for name, past in self.history.items()})
+
     def _encoded(self, obs: Tensor) -> Tree:
-        """Returns the observations (N, F) with the codes of the present histories."""
-        z = self.encoder(self.history)
-        return {"obs": obs, "z": z} if self.include_obs else {"z": z, "s": self.select_state(obs)}
+        """Returns observations with the entries `keys`, from the original ones (N, F) and the present histories."""
+        entries: dict[str, Callable[[], Tensor]] = {
+            "obs": lambda: obs,
+            "z": lambda: self.encoder(self.history),
+            "s": lambda: self.select_state(obs),
+        }
+        return {key: entries[key]() for key in self.keys}

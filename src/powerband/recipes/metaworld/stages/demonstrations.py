@@ -10,6 +10,7 @@ from torch import Tensor
 from powerband.core.run.run import Run
 from powerband.data.types import Step, Tree, VecEnv
 from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.env.encoded import EncodedVecEnv
 from powerband.recipes.metaworld.env.gymnasium_env import scripted_policy
 from powerband.recipes.metaworld.env.tasks import ACTION, OBS
 from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic, shared_state
@@ -33,13 +34,18 @@ def scripted_demonstrator(config: Config, num_envs: int) -> Demonstrator:
     return act
 
 
-def collective_demonstrator(collective: CollectiveActorCritic) -> Demonstrator:
-    """Returns the mean actions of the collective policy, for observations of `policies.encoded_env`."""
+def collective_demonstrator(collective: CollectiveActorCritic, env: EncodedVecEnv) -> Demonstrator:
+    """Returns the mean actions of the collective policy in `env`, whose observations contain ``obs`` or ``s``."""
 
     @torch.no_grad()
     def act(obs: Tree, acts: Tensor) -> Tensor:
         assert isinstance(obs, dict)
-        return collective.policy(obs["z"], obs["s"] if "s" in obs else shared_state(obs["obs"]))[0]
+        state = obs["s"] if "s" in obs else shared_state(obs["obs"])
+        action = torch.zeros(len(state), ACTION, device=state.device)
+        if acts.any():  # a code is expensive compared with a step of the simulator
+            z = obs["z"][acts] if "z" in obs else env.codes(acts)
+            action[acts] = collective.policy(z, state[acts])[0]
+        return action
 
     return act
 

@@ -15,8 +15,9 @@ from powerband.algos.settings import SACConfig
 from powerband.core.run.run import Run
 from powerband.data.types import EnvSpec, VecEnv
 from powerband.recipes.metaworld.algos.expert import load_sac_tensors, sac_tensors
-from powerband.recipes.metaworld.algos.student import StudentLearner
+from powerband.recipes.metaworld.algos.student import StudentLearner, observed_keys
 from powerband.recipes.metaworld.config import Config
+from powerband.recipes.metaworld.env.encoded import EncodedVecEnv
 from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic
 from powerband.recipes.metaworld.policies import encoded_env
 from powerband.recipes.metaworld.project_folder import load_encoder_and_collective
@@ -48,15 +49,18 @@ def student_finetune(config: Config, run: Run) -> dict[str, Any]:
 def _train(config: Config, run: Run, finetune: bool) -> dict[str, Any]:
     encoder, collective = load_encoder_and_collective(config, run.device)
 
-    def encoded(env: VecEnv) -> VecEnv:
-        return encoded_env(env, encoder, include_obs=not finetune)
+    own = config.student
+    keys = ("z", "s") if finetune else observed_keys(own)
+
+    def encoded(env: VecEnv) -> EncodedVecEnv:
+        return encoded_env(env, encoder, keys)
 
     env = encoded(make_training_env(config, run))
     try:
-        settings, own = scaled_sac_settings(config, run), config.student
+        settings = scaled_sac_settings(config, run)
         guide = None
         if own.guide_share:
-            demonstrator = collective_demonstrator(collective)
+            demonstrator = collective_demonstrator(collective, env)
             guide = Demonstrations(
                 run, env, demonstrator, own.guide_share, own.guide_noise, own.guide_handover, config.horizon
             )
