@@ -1,11 +1,13 @@
 """Transfer to a task that no expert has trained: steps and seconds of students to 80 %, compared with SAC from scratch.
 
 For each held-out task, the encoder and the collective network learn from the experts of the other tasks alone. Then the
-held-out task is trained until 80 % of 20 episodes succeed, in three ways with the same settings of SAC:
+held-out task is trained until 80 % of 20 episodes succeed, in several ways with the same settings of SAC:
 
 - ``scratch``: stage expert, the baseline;
 - ``bonus``: stage student, whose reward has a bonus for actions of the collective network;
-- ``finetune``: stage student_finetune, which starts from the weights of the collective network.
+- ``finetune``: stage student_finetune, which starts from the weights of the collective network;
+- ``guided``: stage student, with half of the episodes begun by the collective network, and no bonus;
+- ``scratch-norm`` and ``guided-norm``: scratch and guided with layer norms in the critics.
 
 Every run uses one thread. Experts, networks and runs that exist are not repeated, so the script can be interrupted, and
 two of them with other tasks may share a folder. The second command uses the experts of `metaworld_collective.py`, whose
@@ -52,6 +54,8 @@ KINDS = {
     "finetune": ["student_finetune"],
     "bonus": ["student", "student.bonus=10", "student.hold_steps=20000", "student.fade_steps=20000"],
     "guided": ["student", "student.bonus=0", "student.guide_share=0.5"],
+    "scratch-norm": ["expert", "sac.layer_norm=true"],
+    "guided-norm": ["student", "student.bonus=0", "student.guide_share=0.5", "sac.layer_norm=true"],
 }
 TARGET, EPISODES, EVERY = 0.8, 20, 2_500
 

@@ -132,8 +132,8 @@ class StudentConfig:
     fade_steps: Count = 20_000
     """Environment steps, over all ranks, in which the weight of the bonus then falls to 0."""
     guide_share: Share = 0.0
-    """Share of the training episodes that the collective policy begins; its steps count as environment steps. It needs
-    no bonus: write student.bonus=0 with it for a task that no expert has trained."""
+    """Share of the training episodes that the collective policy begins; its steps count as environment steps. It works
+    with and without a bonus (student.bonus=0)."""
     guide_noise: NoiseScale = 0.1
     """Standard deviation of the noise on the actions of guide_share, which are in [-1, 1]."""
     guide_handover: SizeOrZero = 250
