@@ -139,3 +139,12 @@ class StudentConfig:
     guide_handover: SizeOrZero = 250
     """Last step at which the student takes over an episode that the collective policy began. Each of these episodes
     draws its own step between 0 and this number. 0: the collective policy acts until the end."""
+
+    def __post_init__(self) -> None:
+        for name in ("guide_noise", "guide_handover"):
+            value = getattr(self, name)
+            if not self.guide_share and value != getattr(StudentConfig, name):
+                raise ConfigError(
+                    f"student.{name}={value} has no effect with student.guide_share=0, because the collective policy "
+                    f"acts in no episode. Write student.guide_share=0.5, or remove student.{name}."
+                )

@@ -122,3 +122,9 @@ def test_a_checkpoint_stores_who_acts(tmp_path):
 def test_a_handover_without_demonstrations_is_refused(capsys):
     assert cli.main(["train", "metaworld", "expert", "task=reach", "demo_handover=50"]) != 0
     assert "demo_handover=50 has no effect with demo_share=0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["guide_handover=50", "guide_noise=0.3"])
+def test_options_of_a_guide_without_a_guide_are_refused(option, capsys):
+    assert cli.main(["train", "metaworld", "student", "task=reach", f"student.{option}"]) != 0
+    assert f"student.{option} has no effect with student.guide_share=0" in capsys.readouterr().err
