@@ -1,10 +1,10 @@
 """Seconds of training to 80 % success on tasks of Meta-World, compared with Stable-Baselines3.
 
 Both libraries train SAC in fp32 on one core, with the same environments, discount, horizon and annealing of the
-learning rate. First both try the same settings on another seed than those reported, with the same limit of training
+learning rate. First both try equally many settings on another seed than those reported, with the same limit of training
 seconds per trial. Then each library trains with its fastest settings on fresh seeds. The two run at the same time, each
 on a core of its own, and exchange the cores after every run. Evaluations have 20 episodes and their time does not
-count.
+count. Tasks that the file of the results has and the command does not name are kept.
 
     python benchmarks/learning/metaworld_score.py --json benchmarks/results/metaworld_score.json
 """
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ class Setting:
     """Width of two hidden layers, rows of a batch, learning rate, and updates per environment step.
 
     `correlated` selects the exploration of each library that is correlated over steps: pink noise of powerband, and
-    state-dependent noise of Stable-Baselines3 (gSDE) that is drawn again every eight steps.
+    state-dependent noise of Stable-Baselines3 (gSDE) that is drawn again every eight steps. `layer_norm` normalises the
+    hidden layers of powerband's critics; Stable-Baselines3 has no such option.
     """
 
     width: int
@@ -49,14 +50,24 @@ class Setting:
     lr: float
     ratio: float
     correlated: bool = False
+    layer_norm: bool = False
 
 
-SETTINGS = (
+BOTH = (
     Setting(256, 256, 1e-3, 0.5),
     Setting(64, 128, 1e-3, 1.0),
     Setting(64, 128, 1e-3, 1.0, correlated=True),
     Setting(128, 128, 1e-3, 1.0, correlated=True),
 )
+SETTINGS = {
+    POWERBAND: (
+        *BOTH,
+        Setting(64, 128, 1e-3, 1.0, correlated=True, layer_norm=True),
+        Setting(128, 128, 1e-3, 1.0, correlated=True, layer_norm=True),
+    ),
+    SB3: (*BOTH, Setting(64, 128, 2e-3, 1.0, correlated=True), Setting(64, 128, 1e-3, 2.0, correlated=True)),
+}
+"""Library -> settings that it tries. Where powerband tries layer norms, the other tries another rate and ratio."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,7 @@ def train_powerband(trial: Trial, environment: dict[str, str]) -> list[dict[str,
             f"sac.gamma={GAMMA}", f"sac.obs_scale={OBS_SCALE}", f"off_policy.anneal_from={ANNEAL_FROM}",
             f"eval_interval={trial.every}", f"log_interval={trial.every}", f"eval_episodes={EPISODES}",
             f"sac.action_noise={'pink' if setting.correlated else 'white'}",
+            f"sac.layer_norm={str(setting.layer_norm).lower()}",
             "tensorboard=false", f"run_dir={folder}/run",
         ]  # fmt: skip
         child = subprocess.Popen(
@@ -225,18 +237,20 @@ def run_both(trials: dict[str, Trial], turn: int) -> dict[str, list[dict[str, fl
 def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
     """Tunes both libraries on one task, and trains them with their fastest settings on fresh seeds."""
     tried: dict[str, list[dict[str, Any]]] = {POWERBAND: [], SB3: []}
-    for turn, setting in enumerate(SETTINGS):
-        trial = Trial(task, setting, TUNING_SEED, TASKS[task], options.trial_seconds)
-        for library, curve in run_both({POWERBAND: trial, SB3: trial}, turn).items():
+    for turn in range(len(SETTINGS[SB3])):
+        trials = {
+            library: Trial(task, settings[turn], TUNING_SEED, TASKS[task], options.trial_seconds)
+            for library, settings in SETTINGS.items()
+        }
+        for library, curve in run_both(trials, turn).items():
             seconds = time_to_target(curve)
-            tried[library].append({"setting": asdict(setting), "curve": curve, "seconds": seconds})
-        print(task, setting, {library: rows[-1]["seconds"] for library, rows in tried.items()}, flush=True)
+            tried[library].append({"setting": asdict(trials[library].setting), "curve": curve, "seconds": seconds})
+        print(task, "setting", turn, {library: rows[-1]["seconds"] for library, rows in tried.items()}, flush=True)
     best = {library: min(rows, key=speed)["setting"] for library, rows in tried.items()}
     limit_s, rows = 2 * options.trial_seconds, []
     for seed in options.seeds:
         trials = {
-            library: replace(trial, setting=Setting(**setting), seed=seed, limit_s=limit_s)
-            for library, setting in best.items()
+            library: Trial(task, Setting(**setting), seed, TASKS[task], limit_s) for library, setting in best.items()
         }
         curves = run_both(trials, seed)
         seconds = {library: time_to_target(curve) for library, curve in curves.items()}
@@ -258,8 +272,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     result: dict[str, Any] = {"host": host_facts(), "target": TARGET, "tasks": {}}
+    if options.json and options.json.exists():
+        result = json.loads(options.json.read_text())
     for task in options.tasks:
-        result["tasks"][task] = compare(task, options)
+        result["tasks"][task] = compare(task, options) | {"host": host_facts()}
         medians = result["tasks"][task]["median_s"]
         print(f"{task}: {medians}, ratio {medians[SB3] / medians[POWERBAND]:.2f}", flush=True)
         if options.json:

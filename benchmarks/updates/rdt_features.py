@@ -213,7 +213,7 @@ def parts_of(case: Case) -> dict[str, float]:
 
     def forward() -> Tensor:
         with case.precision.autocast():
-            return learner.policy(batch["obs"], noisy, batch["action_mask"], step)
+            return learner.policy(batch["obs"], noisy, batch["action_mask"], step)[0]
 
     def backward() -> None:
         forward().square().mean().backward()

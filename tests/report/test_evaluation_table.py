@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from powerband.report.evaluation_table import write_table
+from powerband.report.evaluation_table import result_path, write_table
 
 
 @dataclass
@@ -38,3 +38,13 @@ def test_the_result_of_a_removed_checkpoint_is_kept_in_the_run_folder(
     stored = json.loads((tmp_path / "eval-episodes-4000.json").read_text())
     assert stored["rows"] == [{"return": 3.5}] and not list((tmp_path / "checkpoints").iterdir())
     assert f"The result is in {tmp_path / 'eval-episodes-4000.json'}" in capsys.readouterr().err
+
+
+def test_images_of_a_removed_checkpoint_do_not_create_its_folder_again(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoints" / "4000"
+    checkpoint.mkdir(parents=True)
+    assert result_path(checkpoint, "videos/episode.mp4") == checkpoint / "videos" / "episode.mp4"
+    checkpoint.rmdir()
+    assert result_path(checkpoint, "videos/episode.mp4") == tmp_path / "videos" / "episode-4000.mp4"
+    assert result_path(checkpoint, "videos/episode") == tmp_path / "videos" / "episode-4000"
+    assert result_path(tmp_path, "mission.png") == tmp_path / "mission.png"

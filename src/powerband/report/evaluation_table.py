@@ -13,8 +13,8 @@ from typing import Any
 def write_table(folder: Path, name: str, options: Any, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Writes the result of an evaluation to ``eval-NAME.json``.
 
-    A run in progress may have removed the checkpoint since the evaluation began. The file is then
-    ``eval-NAME-STEPS.json`` in the run folder, so that the result is not lost.
+    If the run has removed the checkpoint since the evaluation began, the file is ``eval-NAME-STEPS.json`` in the run
+    folder; see `result_path`.
 
     Args:
         folder: Run folder, or the folder of one of its checkpoints.
@@ -26,13 +26,29 @@ def write_table(folder: Path, name: str, options: Any, rows: Sequence[dict[str, 
         The rows as in the file: None stands for NaN, which is the bound of an interval of one episode, and the text
         "inf" for infinity.
     """
-    if not folder.exists() and folder.parent.parent.exists():
-        name, folder = f"{name}-{folder.name}", folder.parent.parent
-        file = folder / f"eval-{name}.json"
-        print(f"powerband: the run has removed the evaluated checkpoint. The result is in {file}.", file=sys.stderr)
+    path = result_path(folder, f"eval-{name}.json")
+    if path.parent != folder:
+        print(f"powerband: the run has removed the evaluated checkpoint. The result is in {path}.", file=sys.stderr)
     table = _json_values({"options": vars(options), "rows": rows})
-    (folder / f"eval-{name}.json").write_text(json.dumps(table, indent=2, allow_nan=False), encoding="utf-8")
+    path.write_text(json.dumps(table, indent=2, allow_nan=False), encoding="utf-8")
     return table["rows"]
+
+
+def result_path(folder: Path, name: str) -> Path:
+    """Returns the path of a result of an evaluation, such as a table, an image or a video.
+
+    A run in progress may have removed the checkpoint since the evaluation began. The path is then in the run folder,
+    and the steps of the checkpoint are added to its name, so that the result is not lost.
+
+    Args:
+        folder: Run folder, or the folder of one of its checkpoints.
+        name: Path of the result relative to `folder`, such as ``videos/episode.mp4``.
+    """
+    run_dir = folder.parent.parent
+    if folder.exists() or not run_dir.exists():
+        return folder / name
+    path = run_dir / name
+    return path.with_stem(f"{path.stem}-{folder.name}")
 
 
 def _json_values(value: Any) -> Any:

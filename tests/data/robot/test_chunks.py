@@ -69,7 +69,13 @@ def plain(of: RobotEpisodes, row: int, horizon: int, history: int, images: dict[
                 image_mask[frame, number] = source in rows
     state = state_vector(of.joints[row], of.gripper[row], of.eef_pos[row], of.eef_quat[row])
     action_rows = [min(row + later, rows[-1]) for later in range(horizon)]
+    closes = [bool(of.action[other, -1] > 0) for other in rows]
+    later_changes = [
+        other for other in rows[1:] if other > row and closes[other - rows[0]] != closes[other - 1 - rows[0]]
+    ]
+    keyframe = of.eef_pos[min([*later_changes, rows[-1]])]
     return {
+        "keyframe": keyframe,
         "obs": {
             "images": frames,
             "image_mask": image_mask,

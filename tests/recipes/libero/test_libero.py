@@ -126,6 +126,19 @@ def test_proprioception_alone_reads_no_pictures(recorded: Path, tmp_path: Path) 
     assert "rdt" in " ".join(runs.metrics(run)[-1])
 
 
+def test_keyframes_are_learned_from_recorded_actions_and_resumes_repeat_the_bits(
+    recorded: Path, tmp_path: Path
+) -> None:
+    words = ["rdt.keyframe_coef=0.5", "log_interval_s=1000"]
+    whole = train(tmp_path / "whole", recorded, "updates=3", *words)
+    half = train(tmp_path / "half", recorded, "updates=2", *words)
+    assert cli.main(["train", "libero", f"resume={half}", "updates=3"]) == 0
+    assert runs.differences(whole, half) == []
+    assert any(line.get("losses/keyframe", 0) > 0 for line in runs.metrics(whole))
+    weights = load_file(next((whole / "policy").glob("*.safetensors")))
+    assert any(name.startswith("keyframe.") for name in weights)
+
+
 class TestWords:
     def test_train_batch_size_is_of_each_rank_and_accumulation_adds_to_it(self, recorded, tmp_path, capsys) -> None:
         words = ["--train_batch_size", "3", "--gradient_accumulation_steps", "2"]
@@ -233,6 +246,7 @@ class TestRefused:
             (["rdt.gradient_accumulation_steps=3"], "does not divide the 4 rows"),
             (["pixels=40"], "multiple of the 16 pixels"),
             (["benchmark=libero_spacial"], "libero_spatial"),
+            (["rdt.keyframe_coef=0.5", "vision_encoder=siglip"], "Write rdt.keyframe_coef=0, or leave vision_encoder"),
         ],
     )
     def test_with_what_to_do(self, words, said, recorded, tmp_path, capsys) -> None:

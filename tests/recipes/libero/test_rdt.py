@@ -33,7 +33,8 @@ THERE = torch.tensor([True] * 5 + [False] * 3)
 
 def learner(ranks: Ranks | None = None, precision: str = "fp32", double: bool = False, **words) -> RDTLearner:
     torch.manual_seed(0)
-    policy = RDTPolicy(RDTSize(32, 4, 4), SHAPE, PatchEncoder(64))
+    entries = range(3) if words.get("keyframe_coef") else ()
+    policy = RDTPolicy(RDTSize(32, 4, 4), SHAPE, PatchEncoder(64), keyframe_entries=entries)
     policy.set_statistics(
         state_mean=torch.linspace(-1, 1, V),
         state_std=torch.linspace(0.5, 2, V),
@@ -332,3 +333,58 @@ def test_noise_on_states_is_relative_to_their_spread() -> None:
     made = learner(state_snr_db=0.0, drop_condition=0.0)
     made.state_spread = torch.full((V,), 0.25)
     assert torch.equal(made._hidden(seen(4))["state_noise"], plain / 4)
+
+
+def shown(number: int, rows: int = 32) -> dict[str, Tree]:
+    """Demonstrations whose keyframe is below the hand by the brightness of the newest image of the first camera."""
+    batch = demonstrated(number, rows)
+    brightness = torch.rand(rows, generator=torch.Generator().manual_seed(number))
+    images = (255 * brightness).to(torch.uint8).view(-1, 1, 1, 1, 1, 1).expand(batch["obs"]["images"].shape)
+    obs = batch["obs"] | {"images": images, "image_mask": torch.ones(rows, 2, 2, dtype=torch.bool)}
+    keyframe = obs["state"][:, :3] - brightness.unsqueeze(1) * torch.tensor([0.0, 0.0, 2.0])
+    return batch | {"obs": obs, "keyframe": keyframe}
+
+
+def test_keyframes_are_located_in_images() -> None:
+    made = learner(keyframe_coef=1.0, drop_condition=0.0, augment=0.0, state_snr_db=60.0, ema_max=0.9)
+
+    def error() -> float:
+        """Mean distance of the predicted keyframe along z, in standard deviations of the brightness times 2."""
+        batch = shown(10_000, 64)
+        wanted = made.policy.keyframe_target(batch["keyframe"])
+        off = made.acting.condition(batch["obs"]).keyframe_R3 - wanted
+        return float(off[:, 2].square().mean().sqrt() / wanted[:, 2].std())
+
+    before = error()
+    figures = [made.update(shown(number)) for number in range(150)]
+    assert error() < 0.25 < 0.5 < before, (before, error())
+    assert figures[-1]["losses/keyframe"] < 0.1 * figures[0]["losses/keyframe"]
+
+
+def test_the_loss_of_chunks_does_not_train_the_keyframe_head_and_the_policy_observes_its_output() -> None:
+    made = learner(keyframe_coef=1e-30, lr=1e-2, weight_decay=0.0)
+    torch.nn.init.normal_(made.policy.model.final_layer.ffn_final.fc2.weight)
+    batch = shown(0)
+    chunk, _ = made.policy(batch["obs"], torch.zeros(32, T, V), batch["action_mask"], torch.zeros(32, dtype=torch.long))
+    chunk.square().mean().backward()
+    assert all(weight.grad is None for weight in made.policy.keyframe.parameters())
+    assert all(bool(weight.grad.abs().sum() > 0) for weight in made.policy.keyframe_adaptor.parameters())
+
+
+def test_parts_of_a_batch_and_resumes_keep_the_loss_of_keyframes() -> None:
+    one, other = (learner(double=True, keyframe_coef=0.5, gradient_accumulation_steps=parts) for parts in (1, 4))
+    for number in range(2):
+        first, second = one.update(shown(number, 10)), other.update(shown(number, 10))
+        for name in first:
+            torch.testing.assert_close(first[name], second[name], rtol=1e-9, atol=1e-12)
+    again = learner(double=True, keyframe_coef=0.5)
+    again.load_state_dict(tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, one.state_dict()))
+    first, second = one.update(shown(5)), again.update(shown(5))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_without_images_the_keyframe_follows_from_state_and_instruction() -> None:
+    torch.manual_seed(0)
+    policy = RDTPolicy(RDTSize(32, 2, 4), SHAPE, None, keyframe_entries=range(3))
+    policy.set_instructions(*hash_instructions(SAID))
+    assert policy.condition(seen(4, pictures=False)).keyframe_R3.shape == (4, 3)

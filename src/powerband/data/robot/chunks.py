@@ -9,6 +9,7 @@ from powerband.core.errors import ConfigError
 from powerband.data.robot.encoder_features import FeatureCache
 from powerband.data.robot.episodes import CAMERAS, RobotEpisodes
 from powerband.data.robot.frames import FrameCache
+from powerband.data.robot.keyframes import next_keyframes
 from powerband.data.robot.statistics import Statistics, statistics_of
 from powerband.data.robot.unified_vector import ACTION_SLOTS, SLOT_NAMES, UNIFIED_DIM, action_vector, slot_mask
 from powerband.data.types import Tree
@@ -58,6 +59,7 @@ class RobotChunks:
         self.episodes, self.frames, self.features = episodes, frames, features
         self.past, self.future = torch.arange(1 - history, 1), torch.arange(horizon)
         self.state = episodes.state()
+        self.keyframe = next_keyframes(episodes.action[:, -1] > 0, self.last)
         self.action = torch.cat([action_vector(part)[:, list(ACTION_SLOTS)] for part in episodes.action.split(4096)])
         self._state_slots, self._action_slots = torch.tensor(episodes.slots), torch.tensor(ACTION_SLOTS)
         self._state_mask, self._action_mask = episodes.state_mask, slot_mask(ACTION_SLOTS)
@@ -85,6 +87,7 @@ class RobotChunks:
             ``action`` (R, T, 128), not normalised: action t was executed t steps after the row.
             ``action_mask`` (R, 128) bool, True for slots that the robot fills.
             ``valid`` (R, T) bool, False after the end of the episode.
+            ``keyframe`` (R, 3), position of the end effector in metres at the next keyframe; see `next_keyframes`.
         """
         count, column = len(rows), rows.unsqueeze(1)
         first, last = self.first[rows].unsqueeze(1), self.last[rows].unsqueeze(1)
@@ -105,6 +108,7 @@ class RobotChunks:
             "action": self._spread(self.action[torch.minimum(later, last)], self._action_slots),
             "action_mask": self._action_mask.repeat(count, 1),
             "valid": later <= last,
+            "keyframe": self.episodes.eef_pos[self.keyframe[rows]],
         }
 
     def statistics(self, task_set: str) -> dict[str, Statistics]:

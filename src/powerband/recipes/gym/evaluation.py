@@ -20,7 +20,7 @@ from powerband.recipes.gym.config import Config, Evaluation
 from powerband.recipes.gym.environments import make_env
 from powerband.recipes.gym.film import record_episode
 from powerband.recipes.gym.learners import build_learner
-from powerband.report.evaluation_table import write_table
+from powerband.report.evaluation_table import result_path, write_table
 
 EVAL_ENVS = 10
 """Episodes that an evaluation plays at a time."""
@@ -138,7 +138,7 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
         rows.append({"env_id": config.env_id, "policy": name, "episodes": episodes, **result})
     if options.video:
         try:
-            path = folder / "videos" / "episode"
+            path = result_path(folder, "videos/episode")
             print(f"video: {record_episode(config, learner, policies['policy'], options.seed, path, context.device)}")
         except Exception as error:  # any environment may fail in its own way, and the table is complete
             print(f"no video: {type(error).__name__}: {' '.join(str(error).split())[:200]}")

@@ -206,6 +206,11 @@ def check(config: Config, world_size: int) -> None:
             f"pixels={config.pixels} is not valid. Write a multiple of the {config.net.patch} pixels of a patch "
             f"(net.patch)."
         )
+    if config.rdt.keyframe_coef and config.use_images and config.vision_encoder:
+        raise ConfigError(
+            f"rdt.keyframe_coef={config.rdt.keyframe_coef:g} trains the image encoder to locate objects, but that of "
+            f"vision_encoder={config.vision_encoder} is frozen. Write rdt.keyframe_coef=0, or leave vision_encoder out."
+        )
     config.offline.refuse_device("chunks are read from frames in memory-mapped files")
 
 

@@ -29,7 +29,7 @@ from powerband.recipes.libero.env.vec_env import make_libero_vec_env, num_simula
 from powerband.recipes.libero.learners import make_evaluation_learner
 from powerband.recipes.libero.rdt import RDTLearner
 from powerband.recipes.libero.settings import Evaluation
-from powerband.report.evaluation_table import write_table
+from powerband.report.evaluation_table import result_path, write_table
 
 STATISTICS_FILE = "statistics.json"
 """File in the run folder with the statistics, the control frequency and the cameras of the demonstrations."""
@@ -278,7 +278,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     run_dir = checkpoint.parent.parent
     learner, vision = make_evaluation_learner(config, instructions, run_dir, context)
     restore_learner(checkpoint, learner)
-    videos = Path(options.video_output_dir) if options.video_output_dir else folder / "videos"
+    videos = Path(options.video_output_dir) if options.video_output_dir else result_path(folder, "videos")
     rows: list[dict[str, Any]] = []
     hz, cameras = demonstrated_view(run_dir)
     for number, task in enumerate(tasks):

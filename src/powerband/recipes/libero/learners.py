@@ -11,7 +11,7 @@ from torch import Tensor
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
 from powerband.data.robot.episodes import CAMERAS
-from powerband.data.robot.unified_vector import ACTION_DIM, UNIFIED_DIM
+from powerband.data.robot.unified_vector import ACTION_DIM, POSITION, UNIFIED_DIM
 from powerband.data.types import EnvSpec, TensorSpec
 from powerband.loops.config import OfflineConfig
 from powerband.recipes.libero.config import Config
@@ -81,7 +81,13 @@ def build_policy(config: Config, language_width: int, vision: FrozenImageEncoder
             patch_width=patch_width,
         )
     trained_encoder = patch_encoder if config.use_images and vision is None else None
-    policy = RDTPolicy(size, shape, trained_encoder, config.rdt.gradient_checkpointing)
+    policy = RDTPolicy(
+        size,
+        shape,
+        trained_encoder,
+        config.rdt.gradient_checkpointing,
+        keyframe_entries=range(POSITION.start, POSITION.stop) if config.rdt.keyframe_coef else (),
+    )
     if config.pretrained:
         load_published(policy, Path(config.pretrained))
     return policy

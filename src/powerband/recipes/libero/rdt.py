@@ -51,6 +51,7 @@ class RDTLearner:
                 f"rdt.horizon={config.horizon} does not match this policy, whose chunks have {policy.shape.horizon} "
                 f"actions. Write rdt.horizon={policy.shape.horizon}."
             )
+        assert bool(config.keyframe_coef) == bool(policy.keyframe_entries), "keyframes: the policy must predict them"
         self.config, self.ranks = config, context.ranks
         self.precision, self.noise = context.precision, context.noise
         self.policy = policy.to(context.device)
@@ -98,11 +99,14 @@ class RDTLearner:
 
         Args:
             batch: obs, see `RDTPolicy`; action (R rows, T steps, V entries) float32, not normalised; action_mask (R, V)
-                bool, the entries that actions have; valid (R, T) bool, the steps before the episode's end. Further
-                keys are ignored.
+                bool, the entries that actions have; valid (R, T) bool, the steps before the episode's end. With
+                ``config.keyframe_coef``, also keyframe (R, 3), positions of the end effector in metres. Further keys
+                are ignored.
 
         Returns:
-            ``losses/rdt``, the loss, and ``losses/grad_norm``, the norm of the gradient: detached tensors ().
+            ``losses/rdt``, the loss of the chunks, and ``losses/grad_norm``, the norm of the gradient: detached tensors
+            (). With ``config.keyframe_coef``, also ``losses/keyframe``, the mean squared error of the predicted
+            positions in units of their standard deviation.
         """
         config, action_mask, valid = self.config, batch["action_mask"], batch["valid"]
         counts = action_mask.unsqueeze(1) & valid.unsqueeze(2)
@@ -119,22 +123,30 @@ class RDTLearner:
             "chunk": chunk,
             "counts": counts,
         }
+        if config.keyframe_coef:
+            inputs["keyframe"] = self.acting.keyframe_target(batch["keyframe"])
         # Ranks average their gradients: each rank divides its sum by the mean of the ranks' counts.
         count = self.ranks.average_(counts.sum().to(chunk.dtype)).clamp(min=1)
         self.adam.lr = config.lr * min(1.0, (self.updates + 1) / max(1, config.lr_warmup_updates))
         parts, total = min(config.gradient_accumulation_steps, rows), torch.zeros_like(count)
+        keyframe_total = torch.zeros_like(count)
         for number in range(parts):
             piece = slice(number * rows // parts, (number + 1) * rows // parts)
             part = tree_map(lambda leaf, piece=piece: leaf[piece], inputs)
             with self.adam.accumulation_step(last=number == parts - 1):
                 arguments = (part[name] for name in ("obs", "noisy", "action_mask", "step", "hidden"))
-                prediction = self.adam.forward(*arguments)
+                prediction, keyframe = self.adam.forward(*arguments)
                 loss = torch.where(part["counts"], prediction - part["chunk"], 0.0).square().sum() / count
+                total += loss.detach()
+                if config.keyframe_coef:
+                    keyframe_loss = (keyframe - part["keyframe"]).square().sum() / (rows * keyframe.shape[1])
+                    keyframe_total += keyframe_loss.detach()
+                    loss = loss + config.keyframe_coef * keyframe_loss
                 norm = self.adam.step(loss)
-            total += loss.detach()
         update_ema(self.acting, self.policy, min(config.ema_max, 1 - (1 + self.updates) ** -config.ema_power))
         self.updates += 1
-        return {"losses/rdt": total, "losses/grad_norm": norm}
+        figures = {"losses/rdt": total, "losses/grad_norm": norm}
+        return figures | {"losses/keyframe": keyframe_total} if config.keyframe_coef else figures
 
     def _hidden(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Draws the random masks, state noise and image jitter of a batch: the argument `hidden` of the policy."""

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from powerband.core.config.ranges import (
     MAX_WIDTH,
     ChunkLength,
+    Coefficient,
     DiffusionSteps,
     FilePath,
     LearningRate,
@@ -75,6 +76,10 @@ class RDTConfig:
     """Signal-to-noise ratio of the noise that training adds to the state, in decibels; inf adds none."""
     augment: Share = 0.5
     """Share of the cameras whose images training shifts and changes in colour; without effect on cached features."""
+    keyframe_coef: Coefficient = 0.0
+    """Weight of the loss of a second prediction: the position of the end effector when the gripper next opens or
+    closes (a keyframe). It trains the image encoder to locate objects, and the policy observes the predicted position.
+    0 does not predict it."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass instead of storing them: less memory, a third more time."""
     compile: bool = False

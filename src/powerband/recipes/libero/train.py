@@ -17,7 +17,7 @@ from powerband.core.run.run import Run
 from powerband.data.recorded.batch_loader import BatchLoader
 from powerband.data.robot.episodes import RobotEpisodes
 from powerband.data.robot.statistics import MIN_RELATIVE_STD, Statistics
-from powerband.data.robot.unified_vector import ACTION_SLOTS, scatter_to_slots, slot_mask
+from powerband.data.robot.unified_vector import ACTION_SLOTS, POSITION, scatter_to_slots, slot_mask
 from powerband.loops.offline import offline
 from powerband.recipes.libero.config import Config
 from powerband.recipes.libero.dataset import DemonstrationData, demonstrations_path, load_demonstration_data
@@ -49,6 +49,11 @@ def train(config: Config, run: Run) -> None:
     data = load_demonstration_data(config, run)
     instructions = list(data.episodes.instructions)
     _check_tasks(config, run, instructions)
+    if config.rdt.keyframe_coef and not bool(data.episodes.state_mask[POSITION].all()):
+        raise ConfigError(
+            f"rdt.keyframe_coef={config.rdt.keyframe_coef:g} needs the position of the end effector, which these "
+            f"demonstrations do not have. Write rdt.keyframe_coef=0."
+        )
     settings, learning_rates = scaled_lr(config.rdt, config.run.lr_scale, ranks.world_size)
     run.describe({"learning rates": learning_rates})
     config = replace(config, rdt=settings)

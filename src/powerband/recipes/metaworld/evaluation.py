@@ -22,7 +22,7 @@ from powerband.recipes.metaworld.env.gymnasium_env import GOAL_SEED, MetaWorldEn
 from powerband.recipes.metaworld.env.tasks import TASK_SETS, expand_task
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 from powerband.recipes.metaworld.policies import greedy_policy, load_run_policy, random_policy, scripted_policies
-from powerband.report.evaluation_table import write_table
+from powerband.report.evaluation_table import result_path, write_table
 
 EVAL_ENVS = 10
 """Number of environments that evaluate one task; each plays every tenth of the 50 goals."""
@@ -256,5 +256,5 @@ def record_video(config: Config, task: str, policy: Policy, folder: Path, size: 
                 break
     finally:
         env.close()
-    save_image(folder / f"{task}.png", frames[-1])
-    return write_video(frames, folder / "videos" / f"{task}.mp4", fps=20)
+    save_image(result_path(folder, f"{task}.png"), frames[-1])
+    return write_video(frames, result_path(folder, f"videos/{task}.mp4"), fps=20)

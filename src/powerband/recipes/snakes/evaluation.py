@@ -20,7 +20,7 @@ from powerband.recipes.snakes.env.board import SnakesState
 from powerband.recipes.snakes.env.env import SnakesEnv
 from powerband.recipes.snakes.env.opponents import GreedyOpponent, PolicyOpponent, RandomOpponent
 from powerband.recipes.snakes.evaluation_options import Evaluation
-from powerband.report.evaluation_table import write_table
+from powerband.report.evaluation_table import result_path, write_table
 from powerband.report.media_files import save_image, write_video
 
 SCRIPTED_OPPONENTS: dict[str, Callable[[], Any]] = {
@@ -171,8 +171,8 @@ def evaluate_run(folder: Path, options: Evaluation, load: Callable[..., tuple[An
             flush=True,
         )
         if frames:
-            write_video(frames, folder / "videos" / f"{labels[name]}.mp4", fps=10)
-            save_image(folder / f"game-{labels[name]}.png", frames[len(frames) * 3 // 4])
+            write_video(frames, result_path(folder, f"videos/{labels[name]}.mp4"), fps=10)
+            save_image(result_path(folder, f"game-{labels[name]}.png"), frames[len(frames) * 3 // 4])
     return write_table(folder, "games", options, rows)
 
 

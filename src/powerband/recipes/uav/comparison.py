@@ -20,7 +20,7 @@ from powerband.recipes.uav.evaluation_options import Evaluation
 from powerband.recipes.uav.images import draw_curves, film_mission
 from powerband.recipes.uav.learner import load_learner, load_other_run
 from powerband.recipes.uav.settings import World
-from powerband.report.evaluation_table import write_table
+from powerband.report.evaluation_table import result_path, write_table
 from powerband.report.media_files import save_image, write_video
 
 
@@ -103,11 +103,11 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
             print(_line(row), flush=True)
         curves = curves or metrics
     rows = write_table(folder, "missions", options, rows)
-    save_image(folder / "eval-curves.png", draw_curves(curves, _title(settings[0])))
+    save_image(result_path(folder, "eval-curves.png"), draw_curves(curves, _title(settings[0])))
     if options.video:
         frames = film_mission(learner, settings[0], options.seed, context.device)
-        write_video(frames, folder / "videos" / "mission.mp4", fps=2)
-        save_image(folder / "mission.png", frames[-1])
+        write_video(frames, result_path(folder, "videos/mission.mp4"), fps=2)
+        save_image(result_path(folder, "mission.png"), frames[-1])
     return rows
 
 

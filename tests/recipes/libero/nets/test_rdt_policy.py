@@ -57,7 +57,7 @@ def said(made: RDTPolicy, obs: dict[str, Tensor], noisy: Tensor | None = None, *
     rows = len(obs["state"])
     if noisy is None:
         noisy = torch.randn(rows, T, V, generator=torch.Generator().manual_seed(2))
-    return made(obs, noisy, THERE.repeat(rows, 1), torch.full((rows,), 300), **words)
+    return made(obs, noisy, THERE.repeat(rows, 1), torch.full((rows,), 300), **words)[0]
 
 
 def hiding(rows: int = 3, cameras: int = 2, **some: Tensor) -> dict[str, Tensor]:

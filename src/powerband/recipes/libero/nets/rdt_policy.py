@@ -7,13 +7,14 @@ Suffixes: R rows, T actions of a chunk, V entries, F frames, C cameras, P patche
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from powerband.core.errors import ConfigError
+from powerband.recipes.libero.nets.keyframe import POSITION_DIM, KeyframeHead, offset_features
 from powerband.recipes.libero.nets.rdt import RDT, RDTShape, RDTSize
 
 STATISTICS = ("state_mean", "state_std", "action_mean", "action_std")
@@ -34,6 +35,8 @@ class Conditioning(NamedTuple):
         language_mask: Mask (R, L) bool of these tokens.
         images_RLD: Tokens of the images (R, tokens, D).
         image_mask: Mask (R, tokens) bool of these tokens; None means that all take part in the attention.
+        keyframe_R3: Predicted position of the end effector at the next keyframe (R, 3), normalised as the state is;
+            None if the policy does not predict it.
     """
 
     state_R1D: Tensor
@@ -42,6 +45,7 @@ class Conditioning(NamedTuple):
     language_mask: Tensor
     images_RLD: Tensor
     image_mask: Tensor | None
+    keyframe_R3: Tensor | None = None
 
 
 def adaptor(inputs: int, width: int, layers: int) -> nn.Sequential:
@@ -100,6 +104,7 @@ class RDTPolicy(nn.Module):
         shape: RDTShape,
         vision: ImageEncoder | None = None,
         gradient_checkpointing: bool = False,
+        keyframe_entries: Sequence[int] = (),
     ) -> None:
         """
         Args:
@@ -108,6 +113,9 @@ class RDTPolicy(nn.Module):
             vision: Image encoder whose features have ``shape.patch_width`` entries; None if observations contain
                 features, or no images.
             gradient_checkpointing: See `RDT`.
+            keyframe_entries: Indices of the position of the end effector (x, y, z) in the state. With them, the policy
+                predicts this position at the next keyframe and observes the prediction; see `KeyframeHead`. Empty does
+                not predict it.
         """
         super().__init__()
         self.shape, width = shape, size.width
@@ -117,6 +125,11 @@ class RDTPolicy(nn.Module):
         self.state_adaptor = adaptor(2 * shape.vector, width, 3)
         self.background = nn.Parameter(torch.zeros(shape.patch_width))
         self.vision = vision
+        self.keyframe_entries = list(keyframe_entries)
+        if keyframe_entries:
+            patches = shape.cameras * shape.patches if vision is not None else 0
+            self.keyframe = KeyframeHead(shape.vector, shape.language_width, shape.patch_width, patches)
+            self.keyframe_adaptor = adaptor(2 * POSITION_DIM, width, 2)
         for name in STATISTICS:
             self.register_buffer(name, torch.full((shape.vector,), float(name.endswith("std"))))
         for name in MASKS:
@@ -222,19 +235,27 @@ class RDTPolicy(nn.Module):
             first_token = torch.arange(language.shape[1], device=language.device) == 0
             language_mask = torch.where(hidden["language"].unsqueeze(1), first_token, language_mask)
             language = torch.where(hidden["language"].view(-1, 1, 1), torch.zeros_like(language), language)
-        images, image_mask = self._image_tokens(obs, hidden)
+        features, image_mask = self._image_features(obs, hidden)
+        images, token_mask = self._image_tokens(features, image_mask, len(state))
         state_token = self._vector_tokens(state.unsqueeze(1), state_mask.unsqueeze(1))
-        return Conditioning(state_token, hz, self.lang_adaptor(language), language_mask, images, image_mask)
+        keyframe = None
+        if self.keyframe_entries:
+            keyframe = self.keyframe(state, state_mask, language, language_mask, features)
+            # The loss of the chunks does not train the head: its output remains the position that its name states.
+            offset = offset_features(keyframe.detach() - state[:, self.keyframe_entries])
+            state_token = state_token + self.keyframe_adaptor(offset.to(state_token.dtype)).unsqueeze(1)
+        return Conditioning(state_token, hz, self.lang_adaptor(language), language_mask, images, token_mask, keyframe)
 
-    def _image_tokens(self, obs: dict[str, Tensor], hidden: dict[str, Tensor] | None) -> tuple[Tensor, Tensor | None]:
-        """Returns image tokens (R, F * C * P, D) with position embeddings, and their mask (R, F * C * P).
+    def _image_features(
+        self, obs: dict[str, Tensor], hidden: dict[str, Tensor] | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Returns features of the images (R, F, C, P, D) and the mask (R, F, C) of the existing ones.
 
-        The mask is True for tokens to attend to. `hidden` is the argument of `condition`. Without images, the result is
-        one token of `background`, the learned features of a masked patch, and None as the mask.
+        `hidden` is the argument of `condition`. Masked images have the features `background`. Without images, both are
+        None.
         """
         if "images" not in obs and "features" not in obs:
-            token = self.img_adaptor(self.background).expand(len(obs["state"]), 1, -1)
-            return token + self.model.image_positions(1)[:, :1], None
+            return None, None
         features = obs["features"] if "features" in obs else self._encode_images(obs["images"], hidden)
         shape = self.shape
         _, frames, cameras, patches, _ = features.shape
@@ -245,7 +266,18 @@ class RDTPolicy(nn.Module):
                 f"and the image encoder (net.* or vision_encoder=) as in its training."
             )
         mask = obs["image_mask"] if hidden is None else obs["image_mask"] & ~hidden["images"]
-        features = torch.where(mask[..., None, None], features.to(self.background.dtype), self.background)
+        return torch.where(mask[..., None, None], features.to(self.background.dtype), self.background), mask
+
+    def _image_tokens(self, features: Tensor | None, mask: Tensor | None, rows: int) -> tuple[Tensor, Tensor | None]:
+        """Returns image tokens (R, F * C * P, D) with position embeddings, and their mask (R, F * C * P).
+
+        The mask is True for tokens to attend to. `features` and `mask` are the results of `_image_features`. Without
+        images, the result is one token of `background`, the learned features of a masked patch, and None as the mask.
+        """
+        if features is None or mask is None:
+            token = self.img_adaptor(self.background).expand(rows, 1, -1)
+            return token + self.model.image_positions(1)[:, :1], None
+        cameras, patches = features.shape[2:4]
         all_masked = ~mask.flatten(1).any(1, keepdim=True)  # attention needs a token: then it is the background
         token_mask = (mask.flatten(1) | all_masked).repeat_interleave(patches, 1)
         return self.img_adaptor(features.flatten(1, 3)) + self.model.image_positions(cameras), token_mask
@@ -301,9 +333,19 @@ class RDTPolicy(nn.Module):
         action_mask: Tensor,
         step: Tensor,
         hidden: dict[str, Tensor] | None = None,
-    ) -> Tensor:
-        """Predicts clean chunks (R, T, V) for observations; `condition` and `denoise` explain the arguments."""
-        return self.denoise(self.condition(obs, hidden), noisy, action_mask, step)
+    ) -> tuple[Tensor, Tensor | None]:
+        """Predicts clean chunks (R, T, V) for observations; `condition` and `denoise` explain the arguments.
+
+        Returns:
+            The chunks, and the predicted keyframe (R, 3) of `Conditioning`.
+        """
+        conditioning = self.condition(obs, hidden)
+        return self.denoise(conditioning, noisy, action_mask, step), conditioning.keyframe_R3
+
+    def keyframe_target(self, position: Tensor) -> Tensor:
+        """Normalises positions of the end effector (R, 3) in metres, as the state and the predicted keyframes are."""
+        entries = self.keyframe_entries
+        return (position - self.state_mean[entries]) / self.state_std[entries]
 
 
 def _rename_old_masks(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:

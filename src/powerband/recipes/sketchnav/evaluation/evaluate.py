@@ -35,7 +35,7 @@ from powerband.recipes.sketchnav.policies import (
     no_carry,
 )
 from powerband.recipes.sketchnav.trained import trained_learner
-from powerband.report.evaluation_table import write_table
+from powerband.report.evaluation_table import result_path, write_table
 from powerband.report.media_files import save_image, write_video
 
 MAX_ENVS = 64
@@ -196,7 +196,7 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
         if options.video and shown:
             act, carry = named_policy(shown, learner, episodes, options.temperature)
             estimate = encoder_of(learner).estimated_position
-            stem = folder / "videos" / f"{split}-{sketch}"
+            stem = result_path(folder, f"videos/{split}-{sketch}")
             _write_images(stem, config, episodes, act, carry, order, estimate, context.device)
     return write_table(folder, "sketchnav", options, rows)
 
