@@ -236,7 +236,7 @@ class _DemonstrationSession:
             self.failed += 1
         self.steps[row] = []
         self.episodes[row] += 1
-        self.demonstrators[row].reset()
+        self.demonstrators[row].reset(solved=success)
 
 
 def _step_fields(obs: dict[str, Tensor], row: int, action: np.ndarray) -> dict[str, Tensor]:

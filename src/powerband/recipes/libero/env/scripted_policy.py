@@ -3,12 +3,14 @@
 The goal of a task is a conjunction of conditions, such as (In bowl drawer) and (Close drawer). Each relation has a
 skill, which plans waypoints of the hand from the positions of the objects. When a skill ends, the next one follows from
 the conditions that still do not hold, so that a failed skill is tried again, with another grasp. The demonstrator
-observes the poses of objects and the conditions, which a learned policy does not observe.
+observes the poses of objects and the conditions, which a learned policy does not observe. It remembers over episodes
+which grasp succeeded, and begins the next episode with that one: a policy without memory cannot learn from
+demonstrations that fail first.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -95,13 +97,16 @@ def _places(goal: Goal) -> list[str]:
     return [*names, knob_of(goal.subject)] if goal.relation.startswith("turn") else names
 
 
-def next_skill(script: Script, scene: Scene, attempts: Mapping[str, int]) -> tuple[str, list[Waypoint]]:
+def next_skill(
+    script: Script, scene: Scene, attempts: Mapping[str, int], first: Mapping[str, int] | None = None
+) -> tuple[str, list[Waypoint]]:
     """Returns (name, waypoints) of the skill for the first condition that does not hold, or ("", []) if all hold.
 
     Args:
         script: Conditions of the task.
         scene: Present scene.
         attempts: Name of a skill -> number of times that it was executed in this episode.
+        first: Name of a skill -> number of its first attempt in an episode, if that is not 0.
     """
     missing = [goal for goal, met in zip(script.goals, scene.met, strict=True) if not met]
     if not missing:
@@ -115,7 +120,7 @@ def next_skill(script: Script, scene: Scene, attempts: Mapping[str, int]) -> tup
         else:
             goal, relation = Goal("open", target), "open"  # a drawer must be open before anything fits
     name = f"{relation} {goal.subject}"
-    attempt = attempts.get(name, 0)
+    attempt = attempts.get(name, 0) + (first or {}).get(name, 0)
     if relation == "open":
         return name, open_drawer(scene, goal.subject, attempt)
     if relation == "close" and drawer_cabinet(goal.subject):
@@ -152,11 +157,23 @@ class ScriptedDemonstrator:
         self.last_hand: Pose | None = None
         self.shift = np.zeros(3)
         self.index = self.steps = self.steps_at_target = self.still_steps = 0
+        self.successes: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self.first: dict[str, int] = {}
+        self.attempts: Counter[str] = Counter()
         self.reset()
 
-    def reset(self) -> None:
-        """Prepares for a new episode: no skill is active, and no skill was executed."""
-        self.attempts: Counter[str] = Counter()
+    def reset(self, solved: bool = False) -> None:
+        """Prepares for a new episode: no skill is active, and no skill was executed.
+
+        Args:
+            solved: Whether the last episode was solved. Each skill begins with the attempt that succeeded in most
+                episodes.
+        """
+        if solved:
+            for name, count in self.attempts.items():
+                self.successes[name][self.first.get(name, 0) + count - 1] += 1
+            self.first = {name: counts.most_common(1)[0][0] for name, counts in self.successes.items()}
+        self.attempts = Counter()
         self.skill = ""
         self.waypoints: list[Waypoint] = []
         self._start_waypoint(0)
@@ -169,7 +186,7 @@ class ScriptedDemonstrator:
         """
         scene = self._scene(obs)
         if self.index >= len(self.waypoints):
-            self.skill, self.waypoints = next_skill(self.script, scene, self.attempts)
+            self.skill, self.waypoints = next_skill(self.script, scene, self.attempts, self.first)
             self.attempts[self.skill] += 1
             self._start_waypoint(0)
         action = np.zeros(ACTION, np.float32)

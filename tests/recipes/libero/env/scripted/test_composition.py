@@ -10,7 +10,7 @@ import pytest
 from powerband.recipes.libero.env.scripted.fixtures import drawer_way, in_way_of_drawer, knob_angle, knob_of, top_of
 from powerband.recipes.libero.env.scripted.rotations import about_vertical
 from powerband.recipes.libero.env.scripted.waypoints import Pose, Scene
-from powerband.recipes.libero.env.scripted_policy import Script, next_skill
+from powerband.recipes.libero.env.scripted_policy import Script, ScriptedDemonstrator, next_skill
 from powerband.recipes.libero.env.tasks import Goal
 
 CABINET, DRAWER, BOWL, STOVE = "wooden_cabinet_1", "wooden_cabinet_1_top_region", "akita_black_bowl_1", "flat_stove_1"
@@ -73,6 +73,23 @@ def test_another_attempt_uses_another_grasp() -> None:
     assert len({tuple(np.round(grasp, 3)) for grasp in grasps}) == 3
     for grasp in grasps:
         assert np.linalg.norm((grasp - now.places[BOWL].position)[:2]) == pytest.approx(0.05), "on the rim"
+
+
+def test_the_grasp_that_succeeds_in_most_episodes_becomes_the_first() -> None:
+    now = scene((False,), way=0.155)
+    script = Script((INSIDE,), tuple(now.places))
+    demonstrator = ScriptedDemonstrator(script, np.random.default_rng(0))
+
+    def play(attempts: int, solved: bool) -> int:
+        """Plays an episode in which the skill is executed `attempts` times; returns the number of its first attempt."""
+        first = demonstrator.first.get(f"in {BOWL}", 0)
+        demonstrator.attempts[f"in {BOWL}"] = attempts
+        demonstrator.reset(solved)
+        return first
+
+    assert [play(2, True), play(3, False), play(1, True), play(2, True), play(1, True)] == [0, 1, 1, 1, 1]
+    wanted = next_skill(script, now, {f"in {BOWL}": 1})[1][2].target(now).position
+    np.testing.assert_array_equal(next_skill(script, now, {}, demonstrator.first)[1][2].target(now).position, wanted)
 
 
 def test_the_knob_turns_about_its_axis_by_what_is_missing() -> None:
