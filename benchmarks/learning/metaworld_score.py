@@ -84,6 +84,14 @@ class Trial:
     def every(self) -> int:
         return self.steps // EVALUATIONS
 
+    @property
+    def period(self) -> int:
+        """Steps of all environments between two groups of updates: 8 with correlated exploration, else 1.
+
+        Exploration keeps its correlation within a group of steps in Stable-Baselines3.
+        """
+        return 8 if self.setting.correlated else 1
+
 
 def train_powerband(trial: Trial, environment: dict[str, str]) -> list[dict[str, float]]:
     """Trains with powerband until the target, the limit or the budget; returns its evaluations."""
@@ -94,7 +102,8 @@ def train_powerband(trial: Trial, environment: dict[str, str]) -> list[dict[str,
             f"run.seed={trial.seed}", f"expert_steps={trial.steps}", "final_episodes=0", "collect.interval=0",
             f"off_policy.num_envs={ENVS}", f"off_policy.global_batch_size={setting.batch}",
             f"off_policy.learning_starts={LEARNING_STARTS}", f"off_policy.random_steps={LEARNING_STARTS}",
-            f"update_interval={ENVS}", f"updates_per_interval={round(ENVS * setting.ratio)}",
+            f"update_interval={trial.period * ENVS}",
+            f"updates_per_interval={round(trial.period * ENVS * setting.ratio)}",
             f"sac.hidden={setting.width},{setting.width}", f"sac.actor_lr={setting.lr}", f"sac.critic_lr={setting.lr}",
             f"sac.gamma={GAMMA}", f"sac.obs_scale={OBS_SCALE}", f"off_policy.anneal_from={ANNEAL_FROM}",
             f"eval_interval={trial.every}", f"log_interval={trial.every}", f"eval_episodes={EPISODES}",
@@ -147,12 +156,11 @@ def sb3(trial: Trial) -> list[dict[str, float]]:
 
     torch.set_num_threads(1)
     setting, curve, eval_s = trial.setting, [], 0.0
-    period = 8 if setting.correlated else 1  # steps of all environments between two groups of updates
     makes = [functools.partial(make_env, trial.task, 100_000 * trial.seed + index) for index in range(ENVS)]
     model = SAC(
         "MlpPolicy", DummyVecEnv(makes), batch_size=setting.batch, learning_starts=LEARNING_STARTS, seed=trial.seed,
-        device="cpu", train_freq=(period, "step"), gradient_steps=round(period * ENVS * setting.ratio), gamma=GAMMA,
-        use_sde=setting.correlated,
+        device="cpu", train_freq=(trial.period, "step"), gradient_steps=round(trial.period * ENVS * setting.ratio),
+        gamma=GAMMA, use_sde=setting.correlated,
         policy_kwargs={"net_arch": [setting.width] * 2}, buffer_size=140_000,
         learning_rate=lambda left: setting.lr * min(1.0, left / (1 - ANNEAL_FROM)),
     )  # fmt: skip

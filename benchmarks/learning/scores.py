@@ -192,6 +192,8 @@ ARM = ("libero", "variant=tiny", "gpus=none", "threads=1", "demos_dir=runs/learn
     powerband train libero demos demos_dir=runs/learning/libero-goal benchmark=libero_goal tasks=1,8
     powerband train libero demos demos_dir=runs/learning/libero-spatial benchmark=libero_spatial tasks= \\
         demo_episodes=64 demo_noise=0.1 max_steps=500
+    powerband train libero demos demos_dir=runs/learning/libero-object benchmark=libero_object tasks= \\
+        demo_episodes=40 demo_noise=0.1 max_steps=400
 
 The results of libero-spatial without keyframes come from 24 to 40 episodes of each task.
 """
@@ -199,7 +201,7 @@ GOALS = ("benchmark=libero_goal", "tasks=1,8", "updates=5000")
 SPATIAL = ("benchmark=libero_spatial", "tasks=", "max_steps=400", "frames=1", "rdt.compile=true")
 """All ten tasks of libero_spatial in one policy, which observes the newest frame of each camera."""
 KEYFRAME = (*SPATIAL, "updates=10000", "rdt.keyframe_coef=0.5")
-
+OBJECT = ("benchmark=libero_object", *KEYFRAME[1:])
 
 PUBLISHED = ("episodes=50", "video=false")
 """Arguments of an evaluation from all of LIBERO's initial states."""
@@ -263,6 +265,8 @@ CASES = {
     "libero-spatial-blind": arm("spatial", *SPATIAL, "updates=12000", "use_images=false", evaluate=PUBLISHED),
     "libero-spatial-keyframe": arm("spatial", *KEYFRAME, evaluate=PUBLISHED),
     "libero-spatial-keyframe-blind": arm("spatial", *KEYFRAME, "use_images=false", evaluate=PUBLISHED),
+    "libero-object": arm("object", *OBJECT, evaluate=PUBLISHED),
+    "libero-object-blind": arm("object", *OBJECT, "use_images=false", evaluate=PUBLISHED),
     **{f"interval-{k}": interval(k, k) for k in (1, 5, 10, 20)},
     **{f"interval-{k}-one-update": interval(k, 1) for k in (5, 20)},
 }

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 import runs
+from powerband.cli import main as cli
 
 # (steps before the break, steps in all, log interval): the break falls inside a log interval and inside an episode.
 PLANS = {
@@ -59,6 +60,23 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_makes_no_further_step(n
     assert (run / "policy" / "model.safetensors").exists(), "the end that was lost follows"
     steps = [line["env_steps"] for line in runs.metrics(run)]
     assert steps == sorted(set(steps))
+
+
+@pytest.mark.parametrize(
+    "name, option, changed",
+    [
+        ("cartpole", "ppo.hidden=16,16", "ppo.hidden=16,16 (was 16)"),
+        ("sac", "sac.hidden=48", "sac.hidden=48 (was 32,32)"),
+    ],
+)
+def test_a_resume_with_another_network_names_the_option_and_changes_nothing(name, option, changed, tmp_path, capsys):
+    run = runs.train(name, tmp_path / "run", "env_steps=128")
+    stored = (run / "config.json").read_text()
+    assert cli.main(["train", "gym", f"resume={run}", option, "env_steps=256"]) == 2
+    error = capsys.readouterr().err
+    assert f"This resume changes {changed}." in error and "does not fit this configuration" in error
+    assert (run / "config.json").read_text() == stored
+    runs.resume(name, run, "env_steps=256")
 
 
 def test_another_seed_gives_another_run(tmp_path):

@@ -15,6 +15,7 @@ from powerband.data.robot.chunks import RobotChunks
 from powerband.data.robot.encoder_features import FeatureCache
 from powerband.data.robot.episodes import RobotEpisodes
 from powerband.data.robot.frames import FrameCache
+from powerband.data.robot.keyframes import LEFT_M, next_keyframes
 from powerband.data.robot.unified_vector import (
     ACTION_SLOTS,
     SLOT_NAMES,
@@ -69,11 +70,7 @@ def plain(of: RobotEpisodes, row: int, horizon: int, history: int, images: dict[
                 image_mask[frame, number] = source in rows
     state = state_vector(of.joints[row], of.gripper[row], of.eef_pos[row], of.eef_quat[row])
     action_rows = [min(row + later, rows[-1]) for later in range(horizon)]
-    closes = [bool(of.action[other, -1] > 0) for other in rows]
-    later_changes = [
-        other for other in rows[1:] if other > row and closes[other - rows[0]] != closes[other - 1 - rows[0]]
-    ]
-    keyframe = of.eef_pos[min([*later_changes, rows[-1]])]
+    keyframe = of.eef_pos[loop_keyframe(of.action[rows, -1] > 0, of.eef_pos[rows], row - rows[0]) + rows[0]]
     return {
         "keyframe": keyframe,
         "obs": {
@@ -88,6 +85,46 @@ def plain(of: RobotEpisodes, row: int, horizon: int, history: int, images: dict[
         "action_mask": slot_mask(ACTION_SLOTS),
         "valid": torch.tensor([row + later in rows for later in range(horizon)]),
     }
+
+
+def loop_keyframe(closes: torch.Tensor, position: torch.Tensor, step: int) -> int:
+    """Plain implementation for one step of an episode."""
+    held = None  # the newest keyframe, while the hand has not left it
+    for other in range(step + 1):
+        if other == len(closes) - 1 or (other > 0 and closes[other] != closes[other - 1]):
+            held = other
+        elif held is not None and (position[other] - position[held]).norm() > LEFT_M:
+            held = None
+    if held is not None:
+        return held
+    later = [other for other in range(step + 1, len(closes)) if closes[other] != closes[other - 1]]
+    return min([*later, len(closes) - 1])
+
+
+def test_a_step_keeps_its_keyframe_until_the_hand_has_left_it() -> None:
+    closes = torch.tensor([0, 0, 1, 1, 1, 1, 0, 0, 0, 1, 1], dtype=torch.bool)
+    height = torch.tensor([9.0, 5, 1, 1, 2, 8, 8, 9, 20, 5, 5]) / 100
+    position = torch.stack([height * 0, height * 0, height], 1)
+    last = torch.tensor([8] * 9 + [10] * 2)
+    found = next_keyframes(closes, position, last)
+    assert found.tolist() == [2, 2, 2, 2, 2, 6, 6, 6, 8, 10, 10]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_keyframes_equal_those_of_a_loop(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 30, (12,), generator=generator).tolist()
+    rows = sum(lengths)
+    closes = torch.rand(rows, generator=generator) < 0.5
+    closes = torch.where(torch.rand(rows, generator=generator) < 0.7, torch.zeros(rows, dtype=torch.bool), closes)
+    position = (0.01 * torch.randn(rows, 3, generator=generator)).cumsum(0)
+    ends = torch.tensor(lengths).cumsum(0)
+    last = torch.repeat_interleave(ends - 1, torch.tensor(lengths))
+    found = next_keyframes(closes, position, last)
+    for end, length in zip(ends.tolist(), lengths, strict=True):
+        part = slice(end - length, end)
+        expected = [loop_keyframe(closes[part], position[part], step) + end - length for step in range(length)]
+        assert found[part].tolist() == expected
 
 
 def assert_batch(found: dict, rows: list[int], expected: list[dict]) -> None:

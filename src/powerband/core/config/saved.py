@@ -50,6 +50,23 @@ def saved_flags(folder: Path) -> list[Flag]:
     return [flag for flag in flags if flag.name not in ("run.resume", "run.run_dir")]
 
 
+def changed_options(folder: Path, config: Any) -> list[str]:
+    """Lists the options whose value in `config` is not that of the run in `folder`, as ``name=value (was value)``.
+
+    Options of the section ``run`` are left out.
+    """
+    saved = {flag.name: flag.value for flag in saved_flags(folder)}
+    return [
+        f"{flag.name}={_shown(flag.value)} (was {_shown(saved[flag.name])})"
+        for flag in from_mapping(to_dict(config), "configuration")
+        if not flag.name.startswith("run.") and flag.value != saved.get(flag.name, flag.value)
+    ]
+
+
+def _shown(value: str | tuple[str, ...] | None) -> str:
+    return ",".join(value) if isinstance(value, tuple) else shortened(value)
+
+
 def saved_text(path: Path) -> str:
     """Reads a file of a run.
 

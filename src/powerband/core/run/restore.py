@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from powerband.core.config import RunConfig, to_json
+from powerband.core.config.saved import changed_options
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.regular_files import replace_text
 from powerband.core.run.checkpoints.checkpoint_files import find_checkpoint
+from powerband.core.run.checkpoints.manifest import StateMismatchError
 from powerband.core.run.folders.owned_folder import OwnedFolder
 from powerband.core.run.folders.storage import Storage
 from powerband.core.run.state_registry import StateRegistry
@@ -57,7 +59,13 @@ def restore(run: RestoredRun) -> bool:
     path, notices = find_checkpoint(run.storage, settings.resume)
     for notice in notices:
         note(notice)
-    state, saved_ranks = run.registry.load(path)
+    try:
+        state, saved_ranks = run.registry.load(path)
+    except StateMismatchError as error:
+        changed = changed_options(run.dir, run.config) if run.storage.writes else []
+        if not changed:
+            raise
+        raise StateMismatchError(f"{error} This resume changes {', '.join(changed)}.") from error
     if run.storage.has_private_folders:
         run.ranks.barrier()  # until all ranks of a machine have read what it has received
         run.storage.remove_unfinished()

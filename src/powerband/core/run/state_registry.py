@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.checkpoints.checkpoint import in_memory, load_checkpoint
 from powerband.core.run.checkpoints.checkpoint_files import CollectiveSave
-from powerband.core.run.checkpoints.manifest import CheckpointError
+from powerband.core.run.checkpoints.manifest import CheckpointError, StateMismatchError
 from powerband.core.run.folders.storage import Storage
 
 
@@ -143,7 +143,7 @@ def load_state(part: Any, state: Any, name: str, path: Path) -> None:
         path: File or folder of the state, for the message.
 
     Raises:
-        CheckpointError: The state does not fit.
+        StateMismatchError: The state does not fit.
     """
     load_with(part.load_state_dict, state, name, path)
 
@@ -153,7 +153,7 @@ def load_with(load: Callable[[Any], object], state: Any, name: str, path: Path) 
     try:
         load(state)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise CheckpointError(
+        raise StateMismatchError(
             f"{path}: the saved {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
             f"Use the sizes and shapes of the saved run, or choose a new run_dir."
         ) from error

@@ -59,7 +59,7 @@ class RobotChunks:
         self.episodes, self.frames, self.features = episodes, frames, features
         self.past, self.future = torch.arange(1 - history, 1), torch.arange(horizon)
         self.state = episodes.state()
-        self.keyframe = next_keyframes(episodes.action[:, -1] > 0, self.last)
+        self.keyframe = next_keyframes(episodes.action[:, -1] > 0, episodes.eef_pos, self.last)
         self.action = torch.cat([action_vector(part)[:, list(ACTION_SLOTS)] for part in episodes.action.split(4096)])
         self._state_slots, self._action_slots = torch.tensor(episodes.slots), torch.tensor(ACTION_SLOTS)
         self._state_mask, self._action_mask = episodes.state_mask, slot_mask(ACTION_SLOTS)
@@ -87,7 +87,7 @@ class RobotChunks:
             ``action`` (R, T, 128), not normalised: action t was executed t steps after the row.
             ``action_mask`` (R, 128) bool, True for slots that the robot fills.
             ``valid`` (R, T) bool, False after the end of the episode.
-            ``keyframe`` (R, 3), position of the end effector in metres at the next keyframe; see `next_keyframes`.
+            ``keyframe`` (R, 3), position of the end effector in metres at the keyframe; see `next_keyframes`.
         """
         count, column = len(rows), rows.unsqueeze(1)
         first, last = self.first[rows].unsqueeze(1), self.last[rows].unsqueeze(1)

@@ -30,6 +30,10 @@ class CheckpointError(ConfigError):
     """A checkpoint cannot be written, or is damaged. The message names the file and the fix."""
 
 
+class StateMismatchError(CheckpointError):
+    """A saved state does not fit the present configuration, for example because a network has another size."""
+
+
 @dataclass(frozen=True)
 class FileFacts:
     """Size in bytes and SHA-256 of a file, as it was saved."""

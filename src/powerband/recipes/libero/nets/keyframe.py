@@ -1,7 +1,7 @@
 """KeyframeHead: predicts where the end effector will be at the next keyframe of a demonstration.
 
-A keyframe is the step in which the gripper next opens or closes, or the last step of the episode. Source of the term:
-James and Davison 2022, arXiv 2105.14829, who extract keyframes from demonstrations in this way.
+A keyframe is a step in which the gripper opens or closes, or the last step of the episode; `next_keyframes` finds it.
+Source of the term: James and Davison 2022, arXiv 2105.14829, who extract keyframes from demonstrations in this way.
 Suffixes: R rows, F frames, C cameras, P patches, L tokens, D width.
 """
 
