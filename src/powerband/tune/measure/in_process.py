@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -90,11 +91,18 @@ def with_measured_precision(config: Any, measured: Measurement) -> Any:
 
 @contextlib.contextmanager
 def _restored_environment() -> Iterator[None]:
-    """Restores the environment variables for threads that a run sets, so that they do not count as set by the user."""
+    """Restores the environment variables for threads that a run sets, so that they do not count as set by the user.
+
+    The variable of numba stays if the run has imported numba. Numba reads it again before it compiles a function, and
+    refuses another value than the one with which its threads were started.
+    """
     before = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")}
+    imported = "numba" in sys.modules
     try:
         yield
     finally:
+        if not imported and "numba" in sys.modules:
+            del before["NUMBA_NUM_THREADS"]
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
