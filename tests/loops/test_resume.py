@@ -74,7 +74,7 @@ def test_a_resume_with_another_network_names_the_option_and_changes_nothing(name
     stored = (run / "config.json").read_text()
     assert cli.main(["train", "gym", f"resume={run}", option, "env_steps=256"]) == 2
     error = capsys.readouterr().err
-    assert f"This resume changes {changed}." in error and "does not fit this configuration" in error
+    assert f"Options that this resume changes: {changed}." in error and "does not fit this configuration" in error
     assert (run / "config.json").read_text() == stored
     runs.resume(name, run, "env_steps=256")
 

@@ -15,7 +15,7 @@ from powerband.data.robot.chunks import RobotChunks
 from powerband.data.robot.encoder_features import FeatureCache
 from powerband.data.robot.episodes import RobotEpisodes
 from powerband.data.robot.frames import FrameCache
-from powerband.data.robot.keyframes import LEFT_M, next_keyframes
+from powerband.data.robot.keyframes import LEAVE_DISTANCE_M, next_keyframes
 from powerband.data.robot.unified_vector import (
     ACTION_SLOTS,
     SLOT_NAMES,
@@ -93,7 +93,7 @@ def loop_keyframe(closes: torch.Tensor, position: torch.Tensor, step: int) -> in
     for other in range(step + 1):
         if other == len(closes) - 1 or (other > 0 and closes[other] != closes[other - 1]):
             held = other
-        elif held is not None and (position[other] - position[held]).norm() > LEFT_M:
+        elif held is not None and (position[other] - position[held]).norm() > LEAVE_DISTANCE_M:
             held = None
     if held is not None:
         return held

@@ -65,7 +65,7 @@ def restore(run: RestoredRun) -> bool:
         changed = changed_options(run.dir, run.config) if run.storage.writes else []
         if not changed:
             raise
-        raise StateMismatchError(f"{error} This resume changes {', '.join(changed)}.") from error
+        raise StateMismatchError(f"{error} Options that this resume changes: {', '.join(changed)}.") from error
     if run.storage.has_private_folders:
         run.ranks.barrier()  # until all ranks of a machine have read what it has received
         run.storage.remove_unfinished()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LEFT_M = 0.02
+LEAVE_DISTANCE_M = 0.02
 """The hand has left a keyframe when it is this many metres away from the keyframe's position."""
 
 
@@ -29,7 +29,7 @@ def next_keyframes(closes: Tensor, position: Tensor, last: Tensor) -> Tensor:
     changed[1:] = (closes[1:] != closes[:-1]) & (last[1:] == last[:-1])
     keyframes = (changed | (rows == last)).nonzero()[:, 0]
     newest = torch.searchsorted(keyframes, rows, right=True) - 1  # -1 before the first keyframe of all
-    away = (position - position[keyframes[newest]]).norm(dim=1) > LEFT_M
+    away = (position - position[keyframes[newest]]).norm(dim=1) > LEAVE_DISTANCE_M
     following = torch.cat([keyframes[1:], torch.tensor([len(rows)])])
     leaves = torch.cat([away.nonzero()[:, 0], torch.tensor([len(rows)])])
     ends = torch.minimum(leaves[torch.searchsorted(leaves, keyframes)], following)
