@@ -1,10 +1,11 @@
 """Seconds of training to 80 % success on tasks of Meta-World, compared with Stable-Baselines3.
 
 Both libraries train SAC in fp32 on one core, with the same environments, discount, horizon and annealing of the
-learning rate. First both try equally many settings on another seed than those reported, with the same limit of training
-seconds per trial. Then each library trains with its fastest settings on fresh seeds. The two run at the same time, each
-on a core of its own, and exchange the cores after every run. Evaluations have 20 episodes and their time does not
-count. Tasks that the file of the results has and the command does not name are kept.
+learning rate. First both try equally many settings on two other seeds than those reported, with the same limit of
+training seconds per trial. Then each library trains with its fastest settings on fresh seeds. The two run at the same
+time, each on a core of its own, and exchange the cores after every run. The time to the target ends at the first of
+three successive evaluations that reach it. Evaluations have 20 episodes and their time does not count. Tasks that the
+file of the results has and the command does not name are kept.
 
     python benchmarks/learning/metaworld_score.py --json benchmarks/results/metaworld_score.json
 """
@@ -30,9 +31,9 @@ from powerband.core.machine.device import host_facts
 
 TASKS = {"reach": 40_000, "drawer-close": 40_000, "button-press-topdown": 100_000}
 """Task -> environment steps, over which the learning rate falls in the second half."""
-TARGET, EPISODES, EVALUATIONS = 0.8, 20, 16
+TARGET, EPISODES, EVALUATIONS, SUCCESSIVE = 0.8, 20, 32, 3
 ENVS, LEARNING_STARTS, GAMMA, OBS_SCALE, ANNEAL_FROM = 8, 2_000, 0.95, 5.0, 0.5
-TUNING_SEED = 100
+TUNING_SEEDS = (100, 101)
 POWERBAND, SB3 = "powerband", "Stable-Baselines3"
 
 
@@ -134,8 +135,10 @@ def train_powerband(trial: Trial, environment: dict[str, str]) -> list[dict[str,
 
 
 def ended(curve: list[dict[str, float]], trial: Trial) -> bool:
-    """True if the last evaluation reached the target or came after the limit."""
-    return bool(curve) and (curve[-1]["success"] >= TARGET or curve[-1]["seconds"] > trial.limit_s)
+    """True if the target was reached, or if the last evaluation came after the limit and missed the target."""
+    if math.isfinite(time_to_target(curve)):
+        return True
+    return bool(curve) and curve[-1]["seconds"] > trial.limit_s and curve[-1]["success"] < TARGET
 
 
 def train_sb3(trial: Trial, environment: dict[str, str]) -> list[dict[str, float]]:
@@ -220,13 +223,27 @@ def success_rate(task: str, act: Any) -> float:
 
 
 def time_to_target(curve: list[dict[str, float]]) -> float:
-    """Seconds at the first evaluation that reached the target; infinite if none did."""
-    return next((point["seconds"] for point in curve if point["success"] >= TARGET), math.inf)
+    """Seconds at the first of `SUCCESSIVE` evaluations in a row that reached the target; infinite if there is none."""
+    successes = 0
+    for index, point in enumerate(curve):
+        successes = successes + 1 if point["success"] >= TARGET else 0
+        if successes == SUCCESSIVE:
+            return curve[index - SUCCESSIVE + 1]["seconds"]
+    return math.inf
 
 
-def speed(row: dict[str, Any]) -> tuple[float, float]:
-    """Returns a key that orders trials: by seconds to the target, and without it by their best evaluation."""
-    return row["seconds"], -max((point["success"] for point in row["curve"]), default=0.0)
+def fastest(trials: list[dict[str, Any]], limit_s: float) -> dict[str, Any]:
+    """Returns the setting with the smallest mean seconds over its trials; then that with the best last evaluations.
+
+    A trial that missed the target, or reached it after the limit, counts with the limit.
+    """
+
+    def key(setting: dict[str, Any]) -> tuple[float, float]:
+        rows = [row for row in trials if row["setting"] == setting]
+        seconds = statistics.fmean(min(row["seconds"], limit_s) for row in rows)
+        return seconds, -statistics.fmean(row["curve"][-1]["success"] if row["curve"] else 0.0 for row in rows)
+
+    return min((row["setting"] for row in trials), key=key)
 
 
 def run_both(trials: dict[str, Trial], turn: int) -> dict[str, list[dict[str, float]]]:
@@ -242,19 +259,27 @@ def run_both(trials: dict[str, Trial], turn: int) -> dict[str, list[dict[str, fl
         return dict(zip(trials, pool.map(one, range(2), trials), strict=True))
 
 
-def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Tunes both libraries on one task, and trains them with their fastest settings on fresh seeds."""
+def tune(task: str, limit_s: float) -> dict[str, list[dict[str, Any]]]:
+    """Returns the trials of every setting of both libraries, each with all of `TUNING_SEEDS`."""
     tried: dict[str, list[dict[str, Any]]] = {POWERBAND: [], SB3: []}
     for turn in range(len(SETTINGS[SB3])):
-        trials = {
-            library: Trial(task, settings[turn], TUNING_SEED, TASKS[task], options.trial_seconds)
-            for library, settings in SETTINGS.items()
-        }
-        for library, curve in run_both(trials, turn).items():
-            seconds = time_to_target(curve)
-            tried[library].append({"setting": asdict(trials[library].setting), "curve": curve, "seconds": seconds})
-        print(task, "setting", turn, {library: rows[-1]["seconds"] for library, rows in tried.items()}, flush=True)
-    best = {library: min(rows, key=speed)["setting"] for library, rows in tried.items()}
+        for seed in TUNING_SEEDS:
+            trials = {
+                library: Trial(task, settings[turn], seed, TASKS[task], limit_s)
+                for library, settings in SETTINGS.items()
+            }
+            for library, curve in run_both(trials, turn + seed).items():
+                facts = {"setting": asdict(trials[library].setting), "seed": seed}
+                tried[library].append(facts | {"curve": curve, "seconds": time_to_target(curve)})
+            seconds = {library: rows[-1]["seconds"] for library, rows in tried.items()}
+            print(task, "setting", turn, "seed", seed, seconds, flush=True)
+    return tried
+
+
+def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Tunes both libraries on one task, and trains them with their fastest settings on fresh seeds."""
+    tried = tune(task, options.trial_seconds)
+    best = {library: fastest(trials, options.trial_seconds) for library, trials in tried.items()}
     limit_s, rows = 2 * options.trial_seconds, []
     for seed in options.seeds:
         trials = {
@@ -265,7 +290,8 @@ def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
         rows.append({"seed": seed, "seconds": seconds, "curves": curves})
         print(task, "seed", seed, seconds, flush=True)
     medians = {library: statistics.median(row["seconds"][library] for row in rows) for library in best}
-    return {"tried": tried, "best": best, "rows": rows, "median_s": medians, "limit_s": limit_s}
+    rule = {"successive": SUCCESSIVE, "evaluations": EVALUATIONS, "trial_s": options.trial_seconds, "limit_s": limit_s}
+    return {"tried": tried, "best": best, "rows": rows, "median_s": medians, **rule}
 
 
 def main() -> None:

@@ -79,6 +79,14 @@ def test_a_resume_with_another_network_names_the_option_and_changes_nothing(name
     runs.resume(name, run, "env_steps=256")
 
 
+def test_a_resume_lists_the_options_that_it_changes(tmp_path, capsys):
+    run = runs.train("ppo", tmp_path / "run", "env_steps=200")
+    runs.resume("ppo", run, "env_steps=400", "ppo.clip=0.1")
+    assert "this resume changes ppo.clip=0.1 (was 0.2)" in capsys.readouterr().out
+    runs.resume("ppo", run, "env_steps=600")
+    assert "this resume changes" not in capsys.readouterr().out, "the new value is now that of the run"
+
+
 def test_another_seed_gives_another_run(tmp_path):
     one = runs.train("ddpg", tmp_path / "one", "env_steps=100")
     two = runs.train("ddpg", tmp_path / "two", "env_steps=100", "seed=1")

@@ -59,10 +59,10 @@ def restore(run: RestoredRun) -> bool:
     path, notices = find_checkpoint(run.storage, settings.resume)
     for notice in notices:
         note(notice)
+    changed = changed_options(run.dir, run.config) if run.storage.writes else []
     try:
         state, saved_ranks = run.registry.load(path)
     except StateMismatchError as error:
-        changed = changed_options(run.dir, run.config) if run.storage.writes else []
         if not changed:
             raise
         raise StateMismatchError(f"{error} Options that this resume changes: {', '.join(changed)}.") from error
@@ -84,6 +84,8 @@ def restore(run: RestoredRun) -> bool:
         note(line)
     run.evaluations.resumed()
     note(f"resumed from {path} at {run.env_steps} env steps, {run.grad_steps} updates")
+    if changed:
+        note(f"this resume changes {', '.join(changed)}")
     run.running = run.env_steps < settings.env_steps  # it may have been killed after its last checkpoint
     if not run.running:
         note(f"env_steps={settings.env_steps} is reached. A larger env_steps continues the run.")
