@@ -31,7 +31,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", list(PLANS))
-def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path):
+def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path, capsys):
     half, full, log = PLANS[name]
     if name == "metaworld":
         pytest.importorskip("metaworld", reason="metaworld is not installed: pip install 'powerband[metaworld]'")
@@ -44,6 +44,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(name, tmp_path):
     two = runs.train(name, tmp_path / "two", f"env_steps={half}", *options)
     assert runs.differences(one, two), "the interrupted run must differ, or the comparison is void"
     runs.resume(name, two, f"env_steps={full}")
+    assert "this resume changes" not in capsys.readouterr().out
     assert runs.differences(one, two) == []
     assert runs.metrics(one) == runs.metrics(two)
 
