@@ -79,6 +79,7 @@ def test_ppo_reaches_475_on_the_pole(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # the guide's 3,600 episodes take seven to ten minutes on two cores
 def test_ddpg_of_the_guide_beats_random(tmp_path):
     run = trained(tmp_path, *runs.SMALL["ddpg"][:2], "variant=guide")
     row = summary(play(as_player(*snakes.load(run)), SCRIPTED_OPPONENTS["random"](), 100, seed=5))
