@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
 import runs
 from powerband.cli import main as cli
+from powerband.core.run import restore
 
 # (steps before the break, steps in all, log interval): the break falls inside a log interval and inside an episode.
 PLANS = {
@@ -86,6 +88,11 @@ def test_a_resume_lists_the_options_that_it_changes(tmp_path, capsys):
     assert "this resume changes ppo.clip=0.1 (was 0.2)" in capsys.readouterr().out
     runs.resume("ppo", run, "env_steps=600")
     assert "this resume changes" not in capsys.readouterr().out, "the new value is now that of the run"
+
+
+def test_no_option_is_listed_if_the_saved_configuration_is_missing(tmp_path):
+    run = SimpleNamespace(storage=SimpleNamespace(writes=True), dir=tmp_path, config=None)
+    assert restore._changed(run) == [], "the checkpoint is complete without config.json"
 
 
 def test_another_seed_gives_another_run(tmp_path):

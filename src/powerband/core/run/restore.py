@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from powerband.core.config import RunConfig, to_json
 from powerband.core.config.saved import changed_options
+from powerband.core.errors import ConfigError
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.regular_files import replace_text
 from powerband.core.run.checkpoints.checkpoint_files import find_checkpoint
@@ -59,7 +60,7 @@ def restore(run: RestoredRun) -> bool:
     path, notices = find_checkpoint(run.storage, settings.resume)
     for notice in notices:
         note(notice)
-    changed = changed_options(run.dir, run.config) if run.storage.writes else []
+    changed = _changed(run)
     try:
         state, saved_ranks = run.registry.load(path)
     except StateMismatchError as error:
@@ -90,3 +91,13 @@ def restore(run: RestoredRun) -> bool:
     if not run.running:
         note(f"env_steps={settings.env_steps} is reached. A larger env_steps continues the run.")
     return True
+
+
+def _changed(run: RestoredRun) -> list[str]:
+    """Lists the options that a resume changes; none on ranks that do not write, or if config.json is unreadable."""
+    if not run.storage.writes:
+        return []
+    try:
+        return changed_options(run.dir, run.config)
+    except ConfigError:  # the checkpoint is complete without this file, which the resume writes again
+        return []
