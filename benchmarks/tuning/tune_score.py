@@ -41,7 +41,7 @@ LOOPS: dict[str, tuple[float, list[str]]] = {
     "halfcheetah": (1500.0, ["gym", "env_id=HalfCheetah-v5", "algo=sac", "env_steps=500000"]),
     "walker": (1000.0, ["gym", "env_id=Walker2d-v5", "algo=ppo", "env_steps=2000000"]),
     "snakes": (0.9, ["snakes", "algo=ppo"]),
-    "reach": (0.8, ["metaworld", "task=reach"]),
+    "reach": (0.8, ["metaworld", "task=reach", "variant=cpu"]),
 }
 """Loop -> (target, recipe and its arguments). Each runs on the CPU."""
 

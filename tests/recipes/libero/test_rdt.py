@@ -16,7 +16,7 @@ from powerband.core.ranks.ranks import Ranks
 from powerband.data.types import Tree, tree_map
 from powerband.recipes.libero.nets.hashed_tokens import WIDTH, hash_instructions
 from powerband.recipes.libero.nets.rdt import RDTShape, RDTSize
-from powerband.recipes.libero.nets.rdt_policy import RDTPolicy
+from powerband.recipes.libero.nets.rdt_policy import Conditioning, RDTPolicy
 from powerband.recipes.libero.nets.small_vision import PatchEncoder
 from powerband.recipes.libero.rdt import RDTConfig, RDTLearner
 
@@ -131,12 +131,13 @@ def test_parts_of_a_batch_make_the_same_step_as_the_whole(parts: int, rows: int)
     assert [float(made.adam.state_dict()["0"]["step"]) for made in (one, other)] == [3, 3]
 
 
-def test_going_on_from_a_state_repeats_the_bits() -> None:
-    one = learner(gradient_accumulation_steps=2)
+@pytest.mark.parametrize("objective", ["diffusion", "regression"])
+def test_going_on_from_a_state_repeats_the_bits(objective: str) -> None:
+    one = learner(gradient_accumulation_steps=2, objective=objective)
     for number in range(3):
         one.update(demonstrated(number))
     state = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, one.state_dict())
-    other = learner(gradient_accumulation_steps=2)
+    other = learner(gradient_accumulation_steps=2, objective=objective)
     other.load_state_dict(state)
     for number in range(3, 6):
         first, second = one.update(demonstrated(number)), other.update(demonstrated(number))
@@ -174,8 +175,9 @@ def told(number: int, rows: int = 32) -> dict[str, Tree]:
     }
 
 
-def test_two_instructions_are_learned_to_mean_two_chunks() -> None:
-    made, unseen = learner(ema_power=0.6), told(10_000)
+@pytest.mark.parametrize("objective", ["diffusion", "regression"])
+def test_two_instructions_are_learned_to_mean_two_chunks(objective: str) -> None:
+    made, unseen = learner(ema_power=0.6, objective=objective), told(10_000)
     for policy in (made.policy, made.acting):
         policy.action_mean.zero_()
         policy.action_std.fill_(float(unseen["action"].std()))
@@ -192,6 +194,39 @@ def test_two_instructions_are_learned_to_mean_two_chunks() -> None:
     assert right < 0.35 and before > 2 * right and swapped > 4 * right, (before, right, swapped)
     made.set_instructions(*hash_instructions(SAID[::-1]))  # the table turned round: the other row says the same
     assert off(unseen["obs"] | {"task": 1 - unseen["obs"]["task"]}) == pytest.approx(right, rel=0.5)
+
+
+def test_regression_predicts_the_same_chunk_again_in_one_call_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, steps = learner(objective="regression"), []
+    denoise = made.acting.denoise
+
+    def counted(conditioning: Conditioning, noisy: Tensor, mask: Tensor, step: Tensor) -> Tensor:
+        steps.append(step.tolist())
+        assert not noisy.any()
+        return denoise(conditioning, noisy, mask, step)
+
+    monkeypatch.setattr(made.acting, "denoise", counted)
+    first, second = made.act(seen(5), None, True)[0], made.act(seen(5), None, True)[0]
+    assert torch.equal(first, second) and first[..., THERE].std() > 0
+    assert steps == [[0] * 5] * 2
+
+
+def test_regression_learns_the_mean_of_contradicting_chunks() -> None:
+    """Demonstrations of one observation that move up or down by 1: the mean is 0, and diffusion samples one of both."""
+    spread = {}
+    for objective in ("diffusion", "regression"):
+        made = learner(objective=objective, ema_power=0.6)
+        for policy in (made.policy, made.acting):
+            policy.action_mean.zero_()
+            policy.action_std.fill_(1.0)
+        batch = told(0)
+        batch["obs"] = {name: leaf[:1].expand(32, *leaf.shape[1:]) for name, leaf in batch["obs"].items()}
+        batch["action"] = torch.where(torch.arange(32) % 2 == 0, 1.0, -1.0).view(-1, 1, 1).expand(32, T, V)
+        for _ in range(150):
+            made.update(batch)
+        chunk = made.act(batch["obs"], None, False)[0][..., THERE]
+        spread[objective] = float(chunk.abs().mean())
+    assert spread["regression"] < 0.2 and spread["diffusion"] > 0.6, spread
 
 
 def test_pictures_are_learned_from_and_their_encoder_is_trained() -> None:

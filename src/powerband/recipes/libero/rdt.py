@@ -1,4 +1,6 @@
-"""RDTLearner: learns a diffusion transformer of action chunks from demonstrations with instructions and images.
+"""RDTLearner: learns a transformer of action chunks from demonstrations with instructions and images.
+
+The transformer is a diffusion model, or it predicts the mean chunk (`RDTConfig.objective`).
 
 Source: Liu et al. 2024, arXiv 2410.07864, section 4 and appendix; noise schedules and samplers are as in diffusers.
 Suffixes: R rows, T actions of a chunk, V entries of a unified action vector.
@@ -72,7 +74,7 @@ class RDTLearner:
             max_grad_norm=config.max_grad_norm,
             factored=config.optimizer == "factored",
         )
-        self.schedule = noise_schedule(config)
+        self.schedule = noise_schedule(config) if config.objective == "diffusion" else None
         self.updates = 0
         self.state_spread: Tensor | float = 1.0
 
@@ -112,11 +114,10 @@ class RDTLearner:
         counts = action_mask.unsqueeze(1) & valid.unsqueeze(2)
         chunk = self.acting.normalize("action", batch["action"], counts)
         rows = len(chunk)
-        noise = self.noise("rdt/noise", rows).normal(*chunk.shape[1:])
-        step = self.noise("rdt/step", rows).integers(config.noise_steps).view(-1)
+        noisy, step = self._noisy(chunk)
         inputs = {
             "obs": batch["obs"],
-            "noisy": self.schedule.add_noise(chunk, noise, step),
+            "noisy": noisy,
             "action_mask": action_mask,
             "step": step,
             "hidden": self._hidden(batch["obs"]),
@@ -148,6 +149,21 @@ class RDTLearner:
         figures = {"losses/rdt": total, "losses/grad_norm": norm}
         return figures | {"losses/keyframe": keyframe_total} if config.keyframe_coef else figures
 
+    def _noisy(self, chunk: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the inputs of the network for clean chunks (R, T, V): noisy chunks, and diffusion steps (R,)."""
+        rows = len(chunk)
+        if self.schedule is None:
+            return self._without_noise(rows)
+        noise = self.noise("rdt/noise", rows).normal(*chunk.shape[1:])
+        step = self.noise("rdt/step", rows).integers(self.config.noise_steps).view(-1)
+        return self.schedule.add_noise(chunk, noise, step), step
+
+    def _without_noise(self, rows: int) -> tuple[Tensor, Tensor]:
+        """Returns the inputs of regression: zeros as noisy chunks (R, T, V), and as diffusion steps (R,)."""
+        shape = self.policy.shape
+        chunk = torch.zeros(rows, shape.horizon, shape.vector, device=self.device)
+        return chunk, torch.zeros(rows, dtype=torch.int64, device=self.device)
+
     def _hidden(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Draws the random masks, state noise and image jitter of a batch: the argument `hidden` of the policy."""
         config, rows = self.config, len(obs["state"])
@@ -168,13 +184,13 @@ class RDTLearner:
     def act(
         self, obs: dict[str, Tensor], carry: Tensor | None, explore: bool
     ) -> tuple[Tensor, dict[str, Tensor], None]:
-        """Samples one chunk of T actions for each of R observations.
+        """Samples one chunk of T actions for each of R observations, or predicts the mean chunk (regression).
 
         Args:
             obs: Observations of `RDTPolicy`. An optional ``action_mask`` (R rows, V entries) bool marks the
                 entries that actions have; the default is the policy's.
             carry: Not used; the policy has no memory.
-            explore: Not used; the policy always samples.
+            explore: Not used; a diffusion policy always samples, and regression never does.
 
         Returns:
             Actions (R, T steps, V), not normalised, 0 in entries that actions do not have; a dict with ``action_mask``
@@ -184,10 +200,14 @@ class RDTLearner:
         action_mask = obs.get("action_mask", policy.action_mask.expand(rows, -1))
         with self.precision.autocast():
             conditioning = policy.condition(obs)
-            noise = self.noise("rdt/sample", rows).normal(policy.shape.horizon, policy.shape.vector)
-            chunk = sample_chunks(
-                self.config, noise, lambda noisy, step: policy.denoise(conditioning, noisy, action_mask, step)
-            )
+            if self.schedule is None:
+                zeros, step = self._without_noise(rows)
+                chunk = policy.denoise(conditioning, zeros, action_mask, step)
+            else:
+                noise = self.noise("rdt/sample", rows).normal(policy.shape.horizon, policy.shape.vector)
+                chunk = sample_chunks(
+                    self.config, noise, lambda noisy, step: policy.denoise(conditioning, noisy, action_mask, step)
+                )
         valid = torch.ones_like(chunk[..., 0], dtype=torch.bool)
         action = policy.denormalize_actions(chunk, action_mask.unsqueeze(1))
         return action, {"action_mask": action_mask, "valid": valid}, None

@@ -66,10 +66,13 @@ class RDTConfig:
     """Actions of a chunk."""
     exec_horizon: ChunkLength = 16
     """Actions of a chunk that are executed before the policy samples the next chunk."""
+    objective: Literal["diffusion", "regression"] = "diffusion"
+    """What the network learns: diffusion removes noise from a chunk and samples chunks in several steps; regression
+    predicts the mean chunk in one step, which is behaviour cloning with a squared error."""
     noise_steps: DiffusionSteps = 1000
-    """Diffusion steps in training."""
+    """Diffusion steps in training; without effect with rdt.objective=regression."""
     sample_steps: DiffusionSteps = 5
-    """Steps of the sampler, DPM-Solver++."""
+    """Steps of the sampler, DPM-Solver++; without effect with rdt.objective=regression."""
     drop_condition: Share = 0.1
     """Probability with which training masks the state, each image, the instruction and the control frequency."""
     state_snr_db: Annotated[float, Range(at_least=-100, at_most=1000, infinite=True)] = 40.0
