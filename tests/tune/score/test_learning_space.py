@@ -25,8 +25,8 @@ CASES = {
 }
 
 
-def space_of(words: list[str], fixed: tuple[str, ...] = ()) -> LearningSpace:
-    recipe, stage, resolved = configure(words[0], words[1:])
+def space_of(command: list[str], fixed: tuple[str, ...] = ()) -> LearningSpace:
+    recipe, stage, resolved = configure(command[0], command[1:])
     return LearningSpace(recipe, stage, resolved.config, fixed)
 
 
@@ -51,12 +51,12 @@ class Drawn:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_every_proposal_is_a_valid_configuration(case: str, data: st.DataObject) -> None:
-    words = CASES[case]
-    space, trial = space_of(words), Drawn(data)
+    command = CASES[case]
+    space, trial = space_of(command), Drawn(data)
     space.suggest(trial)
     changed = space.settings(trial.params)
     arguments = [f"{name}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for name, v in changed.items()]
-    recipe, _, resolved = configure(words[0], [*words[1:], *arguments])
+    recipe, _, resolved = configure(command[0], [*command[1:], *arguments])
     recipe.check_sizes(resolved.config, 1)
     loop = resolved.config.on_policy if "on_policy.num_steps" in space.knobs.paths.values() else None
     if loop is not None:
@@ -70,6 +70,19 @@ def test_present_coordinates_change_nothing_and_promising_ones_change_one_thing(
     assert len(space.dimensions) >= 4 and "learning_rate" in space.dimensions
     for params in space.promising():
         assert space.settings(params)
+
+
+def test_a_narrow_network_is_tried_with_a_smaller_batch_and_more_updates_at_once() -> None:
+    narrow = space_of(CASES["sac"]).promising()[0]
+    assert space_of(CASES["sac"]).settings(narrow) == {
+        "off_policy.updates_per_interval": 2,
+        "off_policy.global_batch_size": 128,
+        "sac.hidden": (64, 64),
+    }
+    for fixed in ("sac.hidden", "off_policy.global_batch_size", "off_policy.update_interval"):
+        changes = space_of(CASES["sac"], fixed=(fixed,)).promising()
+        assert changes and not any(each.get("width") == -2 for each in changes)
+    assert not any(each.get("width") == -2 for each in space_of(CASES["ppo"]).promising())
 
 
 def test_settings_of_the_user_are_fixed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from powerband.tune.score.study import SharedStudy
 from powerband.tune.score.trials import own_cores, scheduler
 from powerband.tune.score.trials.own_cores import check_parallel, core_groups
 from powerband.tune.score.trials.rungs import Goal, SettingResult, TrialRecord, promotable
-from powerband.tune.score.trials.scheduler import Job, TrialScheduler
+from powerband.tune.score.trials.scheduler import FRESH_SEED, Job, TrialScheduler
 from powerband.tune.score.trials.trial import TrialRun
 from tune.score.simulated_training import START_S, SimulatedTraining
 
@@ -36,7 +37,7 @@ ARGUMENTS = ["env_id=CartPole-v1", "algo=ppo"]
 @pytest.fixture
 def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     opened: list[SharedStudy] = []
-    kept = InMemoryStorage()
+    storage = InMemoryStorage()
 
     def build(world: SimulatedTraining, machine: str = "one", rate: float = 1000.0, **options: Any) -> TrialScheduler:
         for module in (scheduler, search, verification):
@@ -46,7 +47,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         recipe, stage, resolved = configure("gym", ARGUMENTS)
         space = SettingSpace(recipe, stage, {"ppo": resolved.config}, [], options.pop("layout", None))
         if options.pop("continues", False):
-            monkeypatch.setattr(SharedStudy, "_storage", lambda *_: kept)
+            monkeypatch.setattr(SharedStudy, "_storage", lambda *_: storage)
         elif not options.pop("on_disk", "storage" in options):
             monkeypatch.setattr(SharedStudy, "_storage", lambda *_: InMemoryStorage())
         settings = ScoreOptions(**{"target": 80.0, "seconds": 600.0, **options})
@@ -61,8 +62,8 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def found(trials):
-    def run(*words: Any, **options: Any) -> ScoreResult:
-        return search_and_verify(trials(*words, **options))
+    def run(*arguments: Any, **options: Any) -> ScoreResult:
+        return search_and_verify(trials(*arguments, **options))
 
     return run
 
@@ -101,6 +102,14 @@ def test_a_fast_present_setting_is_timed_again_with_closer_evaluations(found) ->
     assert 2 < shown.times[0] < 4
 
 
+def test_the_second_timing_of_the_present_settings_may_take_longer_than_the_first(found) -> None:
+    """Here both evaluate equally often. The last of the three evaluations comes after the time to the score."""
+    result = found(SimulatedTraining(scale=8.0, noise=0.02), seconds=3000.0)
+    first, second = [each for each in result.records if each.params == result.present and each.seed == 100][:2]
+    assert first.outcome == second.outcome == "reached"
+    assert result.verification is not None and result.verification.budget == 2 * result.goal.budget
+
+
 def test_a_second_timing_that_fails_ends_the_search(found) -> None:
     with pytest.raises(ConfigError, match="present settings cannot be trained: a loss is not finite"):
         found(SimulatedTraining(scale=0.7, interval=True, fails="run.eval_interval_s=0.25"), seconds=1600.0)
@@ -110,7 +119,12 @@ def test_no_run_of_a_search_has_a_seed_of_an_evaluation(found) -> None:
     """A run with such a seed is refused, and would count as one that does not reach the score."""
     world = SimulatedTraining()
     result = found(world, seconds=1000.0)
-    seeds = {int(word.partition("=")[2]) for each in world.commands for word in each if word.startswith("run.seed=")}
+    seeds = {
+        int(argument.partition("=")[2])
+        for each in world.commands
+        for argument in each
+        if argument.startswith("run.seed=")
+    }
     assert result.verification is not None and set(result.verification.seeds) <= seeds
     for seed in seeds:
         result.space.recipe.refuse_held_out(seed)
@@ -120,7 +134,7 @@ def test_no_run_of_a_search_has_a_seed_of_an_evaluation(found) -> None:
 def test_promoted_trials_continue_from_their_checkpoint(found) -> None:
     world = SimulatedTraining()
     result = found(world)
-    resumed = [command for command in world.commands if any(word.startswith("run.resume=") for word in command)]
+    resumed = [command for command in world.commands if any(argument.startswith("run.resume=") for argument in command)]
     assert resumed and all(command[4:] == ["--trust"] for command in resumed)
     assert len({each.folder for each in result.records}) < len(result.records)
 
@@ -138,6 +152,35 @@ def test_settings_that_are_not_better_leave_an_empty_preset(found, tmp_path: Pat
     else:
         chosen = [f"{name}={value}" for name, value in result.space.settings(result.chosen).items()]
         assert world.true_scale(chosen) <= world.true_scale([])
+
+
+class LuckyRate(SimulatedTraining):
+    """Twice the learning rate is faster on the seeds of the search alone; another number of environments always is."""
+
+    def true_scale(self, command: Sequence[str]) -> float:
+        options = dict(word.split("=", 1) for word in command if "=" in word)
+        scale = 20.0 if options.get("on_policy.num_envs", "8") == "8" else 12.0
+        if options.get("ppo.lr") == "0.0006":
+            scale *= 3 if int(options["run.seed"]) >= FRESH_SEED else 0.3
+        return scale
+
+
+def test_a_candidate_that_new_seeds_show_to_be_slower_gets_three_of_them_and_the_search_continues(found) -> None:
+    world = LuckyRate(noise=0.02, interval=True)
+    result = found(world, seconds=3000.0)
+    assert result.refused and all(len(check.seeds) == 3 for _, check in result.refused)
+    assert all(result.space.settings(params)["ppo.lr"] == 6e-4 for params, _ in result.refused)
+    assert len({json.dumps(dict(params), sort_keys=True) for params, _ in result.refused}) == len(result.refused)
+    checks = [check for _, check in result.refused]
+    if result.verification is not checks[-1]:
+        checks.append(result.verification)
+    seeds = [seed for check in checks for seed in check.seeds]
+    assert len(set(seeds)) == len(seeds)
+    assert result.chosen is not None and result.space.settings(result.chosen).get("ppo.lr") != 6e-4
+    assert result.seconds <= 3000 + 2 * START_S
+    assert "refused after 3 fresh seeds: " in preset.table(result)
+    (first, *_) = preset.to_dict(result, {})["refused"]
+    assert first["ratio"]["low"] > 1 and "ppo.lr" in first["setting"]
 
 
 def test_a_target_that_is_never_reached_ends_at_the_budget_and_names_the_best(found) -> None:
@@ -160,7 +203,7 @@ def test_a_trial_that_fails_is_recorded_and_does_not_end_the_search(found) -> No
     assert "failed: on_policy.num_envs=16" in preset.table(result)
 
 
-def test_a_search_goes_on_in_its_folder(found) -> None:
+def test_a_search_continues_in_its_folder(found) -> None:
     world = SimulatedTraining()
     first = found(world, seconds=120.0, on_disk=True)
     second = found(world, seconds=120.0, on_disk=True)
@@ -179,14 +222,14 @@ def test_machines_of_different_speed_share_a_study(found, tmp_path: Path, monkey
     borrowed = [each for each in second.records if each.machine == "one"]
     assert [each.seconds for each in borrowed] == pytest.approx([2 * each.seconds for each in first.records])
     assert all(each.folder.startswith(str(tmp_path / each.machine)) for each in second.records)
-    assert not any(str(tmp_path / "one") in word for command in slow.commands for word in command)
+    assert not any(str(tmp_path / "one") in argument for command in slow.commands for argument in command)
     assert second.verification is not None and second.verification.is_faster
 
 
 def test_the_faster_layout_is_tried_right_after_the_present_settings(found) -> None:
     world = SimulatedTraining()
     result = found(world, layout={"run.threads": 1, "num_workers": 0})
-    assert not any("run.threads" in word for word in world.commands[0])
+    assert not any("run.threads" in argument for argument in world.commands[0])
     assert {"run.threads=1", "num_workers=0"} <= set(world.commands[1])
     assert result.records[0].params["layout"] == "present" and result.records[1].params["layout"] == "faster"
 
@@ -213,7 +256,7 @@ def test_parallel_trials_are_different_and_pinned(found, monkeypatch) -> None:
     world, used = SimulatedTraining(), []
     train = world.run_trial
     monkeypatch.setattr(
-        world, "run_trial", lambda *words: (used.append(frozenset(os.sched_getaffinity(0))), train(*words))[1]
+        world, "run_trial", lambda *arguments: (used.append(frozenset(os.sched_getaffinity(0))), train(*arguments))[1]
     )
     result = found(world, parallel=2, seconds=400.0)
     folders = {(each.setting_key, each.seed, each.folder) for each in result.records}
@@ -228,10 +271,10 @@ def test_a_search_in_which_every_trial_fails_ends(found) -> None:
     world = SimulatedTraining()
     train, starts = world.run_trial, []
 
-    def only_present(*words: Any) -> Any:
-        starts.append(words)
+    def only_present(*arguments: Any) -> Any:
+        starts.append(arguments)
         world.fails = "run.seed" if len(starts) > 2 else ""  # the present settings are timed twice
-        return train(*words)
+        return train(*arguments)
 
     world.run_trial = only_present  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match="The last 20 trials failed"):
@@ -271,22 +314,22 @@ def test_a_stopped_trial_without_an_evaluation_has_no_value(trials, monkeypatch)
 
 def test_an_error_in_one_of_several_parallel_trials_ends_the_others(found, monkeypatch) -> None:
     monkeypatch.setattr(scheduler, "core_groups", lambda parallel: [set()] * parallel)
-    world, starts, told = SimulatedTraining(), [], []
+    world, starts, stopped = SimulatedTraining(), [], []
     train = world.run_trial
 
-    def run_trial(*words: Any) -> TrialRun:
-        starts.append(words)
+    def run_trial(*arguments: Any) -> TrialRun:
+        starts.append(arguments)
         if len(starts) == 2:
             raise RuntimeError("a bug")
         if len(starts) == 1:
-            return train(*words)
-        told.append(words[-1].wait(10))
+            return train(*arguments)
+        stopped.append(arguments[-1].wait(10))
         return TrialRun("stopped", [], 0, 0.0, 0.0)
 
     monkeypatch.setattr(world, "run_trial", run_trial)
     with pytest.raises(RuntimeError, match="a bug"):
         found(world, parallel=2)
-    assert all(told) and len(told) <= 1
+    assert all(stopped) and len(stopped) <= 1
 
 
 def test_an_interrupted_first_trial_is_trained_by_the_next_search(found) -> None:
@@ -301,7 +344,7 @@ def test_an_interrupted_first_trial_is_trained_by_the_next_search(found) -> None
         found(world, seconds=120.0, continues=True)
     world.run_trial = train  # type: ignore[method-assign]
     result = found(world, seconds=120.0, continues=True)
-    assert not any("lr=" in word or "num_envs=" in word for word in world.commands[0])
+    assert not any("lr=" in argument or "num_envs=" in argument for argument in world.commands[0])
     assert any(each.params == result.present and each.is_done for each in result.records)
 
 
@@ -363,7 +406,7 @@ def test_seconds_of_a_continued_search_count_unless_the_score_was_reached(trials
 @pytest.mark.parametrize(("times", "budget"), [([30.0, None], 100.0), ([None], 50.0)])
 def test_slow_seeds_of_the_present_settings_count_fully_in_the_verification(trials, monkeypatch, times, budget) -> None:
     budgets: list[float] = []
-    monkeypatch.setattr(search, "verified", lambda *words: budgets.append(words[3]))
+    monkeypatch.setattr(search, "verified", lambda *arguments: budgets.append(arguments[3]))
     present = SettingResult({}, [], times, 1.0, 1.0)
     search.compare(trials(SimulatedTraining()), present, present, Goal(80.0, 0.0, 50.0))
     assert budgets == [budget]

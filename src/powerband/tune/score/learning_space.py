@@ -142,6 +142,9 @@ DIMENSIONS = (
     Dimension("action_noise", ("action_noise",), _action_noise, 0, 1, 1),
 )
 """All dimensions; a configuration has those whose settings it has and whose values the user has not fixed."""
+COMBINATIONS: tuple[Params, ...] = ({"width": -2, "batch": -1, "update_ratio": 1},)
+"""Changes of several dimensions that a search tries early. With a quarter of the width and half of the batch, an update
+on a CPU takes about a tenth of the time, so that twice as many updates are still cheap."""
 
 
 class LearningSpace:
@@ -183,12 +186,18 @@ class LearningSpace:
         return {name: dimension.present for name, (dimension, _, _) in self.dimensions.items()}
 
     def promising(self) -> list[dict[str, Any]]:
-        """Returns the points that a search tries early; each differs from the present one in one dimension."""
-        return [
-            {**self.present(), name: dimension.promising}
-            for name, (dimension, low, high) in self.dimensions.items()
-            if dimension.promising is not None and low <= dimension.promising <= high
+        """Returns the points that a search tries early: `COMBINATIONS`, then changes of one dimension each."""
+        single: list[Params] = [
+            {name: dimension.promising}
+            for name, (dimension, _, _) in self.dimensions.items()
+            if dimension.promising is not None
         ]
+        return [{**self.present(), **change} for change in (*COMBINATIONS, *single) if self._is_in_range(change)]
+
+    def _is_in_range(self, change: Params) -> bool:
+        """Returns whether the space has all dimensions of a change, and the coordinates are within their ranges."""
+        ranges = {name: (low, high) for name, (_, low, high) in self.dimensions.items()}
+        return all(name in ranges and ranges[name][0] <= at <= ranges[name][1] for name, at in change.items())
 
     def settings(self, params: Params, only: Dimension | None = None) -> dict[str, Any]:
         """Converts coordinates to the settings that they change: qualified name (``off_policy.num_envs``) -> value.

@@ -172,6 +172,11 @@ def to_dict(result: ScoreResult, header: Mapping[str, Any]) -> dict[str, Any]:
             "saved_s": check.saved_s if check.seeds else None,
             "messages": check.messages,
         },
+        "refused": [
+            {"setting": space.settings(params), "seeds": refusal.seeds, "ratio": vars(refusal.ratio)}
+            for params, refusal in result.refused
+            if refusal.ratio is not None
+        ],
         "importances": result.importances,
         "seconds": result.seconds,
         "pays_off_after": pays_off_after(result),
@@ -209,6 +214,13 @@ def table(result: ScoreResult) -> str:
         lines += ["", f"{'seed':>9}{'present':>10}{'best':>10}  seconds, fresh seeds in alternating runs"]
         for seed, now, then in zip(check.seeds, check.baseline, check.times, strict=True):
             lines.append(f"{seed:>9}{_seconds(now, check.budget):>10}{_seconds(then, check.budget):>10}")
+    for params, refusal in result.refused:
+        if refusal is not check and refusal.ratio is not None:
+            ratio, setting = refusal.ratio, setting_text(result.space.settings(params))
+            lines.append(
+                f"refused after {len(refusal.seeds)} fresh seeds: {ratio.value:.2f} times "
+                f"[{ratio.low:.2f}, {ratio.high:.2f}] the time of the present settings: {setting}"
+            )
     if result.importances:
         shares = ", ".join(f"{name} {share:.0%}" for name, share in result.importances.items())
         lines += ["", f"importance: {shares}"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from powerband.tune.score.curve import best_score
+from powerband.tune.score.options import MIN_VERIFICATION_SEEDS
 from powerband.tune.score.setting_space import SettingSpace
 from powerband.tune.score.trials.own_cores import pinned
 from powerband.tune.score.trials.rungs import Goal, SettingResult, TrialRecord, settings_of
@@ -31,7 +32,9 @@ class ScoreResult:
         present: Coordinates of the present settings.
         settings: Results of each setting whose trials ended, the best first.
         records: All starts of trials; a continued trial has several.
-        verification: Comparison with the present settings on new seeds; None if no settings looked better.
+        verification: Comparison with the present settings on new seeds, the last one if there were several; None if no
+            settings looked better.
+        refused: Coordinates of settings that looked better in the search, and the verification that found them slower.
         chosen: Coordinates of the settings that the verification confirmed; None if the present ones are kept.
         importances: Name of a dimension -> share of its influence on the time to the score, 0 to 1.
         best_score: Best score of any trial.
@@ -46,6 +49,7 @@ class ScoreResult:
     settings: list[SettingResult]
     records: list[TrialRecord]
     verification: Verification | None
+    refused: list[tuple[Mapping[str, Any], Verification]]
     chosen: Mapping[str, Any] | None
     importances: dict[str, float]
     best_score: float | None
@@ -56,16 +60,29 @@ class ScoreResult:
 def search_and_verify(trials: TrialScheduler) -> ScoreResult:
     """Runs the trials (training runs) of a search, and compares the best settings with the present ones on new seeds.
 
+    If these seeds show soon that the settings are slower, the search continues, and verifies the next best settings.
+
     Raises:
         ConfigError: The present settings cannot be trained, or the database of the trials cannot be used.
     """
     with pinned(trials.core_groups[0]):  # the present settings and the verification have as many cores as any trial
         trials.run()
-        goal, records = trials.goal(), trials.study.records()
-        results, unfinished = settings_of(records, goal), settings_of(records, goal, done=False)
-        best = trials.candidate(records, goal)
-        present = next((each for each in results if each.params == trials.present), None)
-        verification = compare(trials, best, present, goal) if best is not None else None
+        verification, refused = None, []
+        while True:
+            goal, records = trials.goal(), trials.study.records()
+            results, unfinished = settings_of(records, goal), settings_of(records, goal, done=False)
+            best = trials.candidate(records, goal)
+            present = next((each for each in results if each.params == trials.present), None)
+            if best is None:
+                break
+            verification = compare(trials, best, present, goal)
+            if not verification.is_slower:
+                break
+            refused.append((best.params, verification))
+            trials.refuse(best.params)
+            if trials.deadline - time.monotonic() < MIN_VERIFICATION_SEEDS * verification.longest_pair_s:
+                break
+            trials.search()
     chosen = best.params if best is not None and verification is not None and verification.is_faster else None
     scores = [score for each in records if (score := best_score(each.curve)) is not None]
     return ScoreResult(
@@ -76,6 +93,7 @@ def search_and_verify(trials: TrialScheduler) -> ScoreResult:
         settings=results or unfinished,
         records=records,
         verification=verification,
+        refused=refused,
         chosen=chosen,
         importances=trials.study.importances([(each.params, each.value) for each in unfinished]),
         best_score=max(scores, default=None),
@@ -112,6 +130,6 @@ def compare(trials: TrialScheduler, best: SettingResult, present: SettingResult 
         runner(trials.present, "present"),
         trials.target,
         goal.budget * (VERIFICATION_SLACK if present and any(reached is not None for reached in present.times) else 1),
-        trials.fresh_seeds,
+        trials.fresh_seeds(),
         lambda: trials.deadline - time.monotonic(),
     )

@@ -75,8 +75,8 @@ class SettingSpace:
     def first(self) -> list[dict[str, Any]]:
         """Returns the points to try before the sampler chooses any.
 
-        They are the present settings with the faster layout and precision, the other algorithms, and then single
-        promising changes. Another width is tried with the present precision, too.
+        They are the present settings with the faster layout and precision, the other algorithms, and then promising
+        changes (`LearningSpace.promising`). Another width is tried with the present precision, too.
         """
         own, *others = self.algorithms
         present = self.spaces[own].present()

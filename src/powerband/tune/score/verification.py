@@ -25,6 +25,7 @@ class Verification:
         times, baseline: Seconds to the score for each seed, with the changed and with the present setting; None if the
             run did not reach it.
         messages: Reasons why runs failed.
+        longest_pair_s: Longest duration of two runs of a seed in seconds, with their start and evaluations.
     """
 
     budget: float
@@ -32,6 +33,7 @@ class Verification:
     times: list[float | None] = field(default_factory=list)
     baseline: list[float | None] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
+    longest_pair_s: float = 0.0
 
     @property
     def ratio(self) -> Ratio | None:
@@ -44,6 +46,11 @@ class Verification:
     def is_faster(self) -> bool:
         """Whether the changed setting is faster and the confidence intervals of the mean times do not overlap."""
         return self.ratio is not None and self.ratio.is_faster
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the interval of the ratio lies above 1, so that more seeds would hardly show a gain."""
+        return self.ratio is not None and self.ratio.low > 1.0
 
     @property
     def saved_s(self) -> float:
@@ -65,7 +72,7 @@ def verified(
     """Trains with a changed and with the present setting on the same seeds, in alternating order.
 
     A run that fails counts as one that does not reach the score. If the time ends within a pair of runs, the pair is
-    discarded.
+    discarded. A changed setting that is slower (`Verification.is_slower`) gets no further seeds.
 
     Args:
         setting, present: Functions ``(seed, limit in seconds of training) -> run`` that train with one of the settings.
@@ -74,20 +81,22 @@ def verified(
         seeds: Seeds of the pairs of runs; the last ones are left out if the time ends.
         seconds_left: Function that returns the remaining seconds of the time budget.
     """
-    result, longest = Verification(budget), 0.0
+    result = Verification(budget)
     for index, seed in enumerate(seeds):
-        if index and seconds_left() < longest:
+        if index and seconds_left() < result.longest_pair_s:
             break
         began, pair = time.monotonic(), {}
         for runner in (setting, present) if index % 2 == 0 else (present, setting):
             pair[runner] = runner(seed, budget)
         if any(run.outcome == "stopped" for run in pair.values()):
             break
-        longest = max(longest, time.monotonic() - began)
+        result.longest_pair_s = max(result.longest_pair_s, time.monotonic() - began)
         result.seeds.append(seed)
         result.times.append(_time(pair[setting], target))
         result.baseline.append(_time(pair[present], target))
         result.messages += [run.message for run in pair.values() if run.message]
+        if result.is_slower:
+            break
     return result
 
 

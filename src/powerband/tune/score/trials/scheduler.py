@@ -101,7 +101,6 @@ class TrialScheduler:
     Attributes:
         present: Coordinates of the present settings in the search space: name of a dimension -> value.
         seeds: Seeds of the trials of one setting, in this order.
-        fresh_seeds: Seeds of the verification, which no trial of the search uses.
         deadline: Value of ``time.monotonic()`` at the end of the budget.
         core_groups: Set of core numbers for each of the parallel trials; one empty set stands for all cores.
         ended: Set if the search ends early, after which all running trials stop.
@@ -121,11 +120,12 @@ class TrialScheduler:
         self.space, self.arguments, self.options, self.study, self.folder = space, arguments, options, study, folder
         self.progress, self.began, self.deadline = progress, began, began + options.seconds
         self.seeds = list(islice(space.recipe.training_seeds(seed + SEARCH_SEED), SEARCH_SEEDS))
-        self.fresh_seeds = list(islice(space.recipe.training_seeds(seed + FRESH_SEED), options.seeds))
+        self._fresh_seeds = space.recipe.training_seeds(seed + FRESH_SEED)
         self.score, self.target = space.recipe.score, options.goal(space.recipe.score)
         self.present = space.present()
         self.reserve, self.has_candidate, self.failures = LEAST_RESERVE, False, 0
         self.active: set[tuple[str, int]] = set()
+        self.slower: set[str] = set()
         self.lock, self.ended = threading.Lock(), threading.Event()
         self.core_groups = core_groups(options.parallel) if options.parallel > 1 else [set()]
 
@@ -137,6 +137,10 @@ class TrialScheduler:
         """
         self.study.enqueue(self.space)
         self._run_present()
+        self.search()
+
+    def search(self) -> None:
+        """Runs trials of other settings than the present ones until the search ends; a later call continues it."""
         if self.options.parallel == 1:
             self._work(set())
             return
@@ -148,6 +152,15 @@ class TrialScheduler:
             except BaseException:  # a signal or an error, after which the other trials would go on to the end
                 self.ended.set()
                 raise
+
+    def refuse(self, params: Mapping[str, Any]) -> None:
+        """Excludes a setting that a verification found slower than the present one from later candidates."""
+        self.slower.add(setting_key(params))
+        self.has_candidate = self.candidate(self.study.records(), self.goal()) is not None
+
+    def fresh_seeds(self) -> list[int]:
+        """Returns the seeds of the next verification; neither the search nor an earlier verification uses them."""
+        return list(islice(self._fresh_seeds, self.options.seeds))
 
     def goal(self) -> Goal:
         """Returns the target score and the present time budget of a trial, in seconds of this machine."""
@@ -205,7 +218,7 @@ class TrialScheduler:
         reached = self._limit_trials(record, goal)
         if reached is not None and reached < FEWEST_INTERVALS * goal.budget / EVALUATIONS:
             goal = self.goal()  # its evaluations are closer
-            record = self._run(replace(job, trial=None, paused=None), goal)
+            record = self._run(replace(job, trial=None, paused=None), goal, VERIFICATION_SLACK)
             self._limit_trials(record, goal)
         self._reserve_for(record)
 
@@ -246,7 +259,8 @@ class TrialScheduler:
     def candidate(self, records: list[TrialRecord], goal: Goal) -> SettingResult | None:
         """Returns the setting to verify: the best one that looks at least 10 % better than the present one.
 
-        Settings with several seeds are preferred, because a single seed may be luck.
+        Settings with several seeds are preferred, because a single seed may be luck. Settings that a verification has
+        refused are left out.
 
         Args:
             records: All records of the search.
@@ -258,6 +272,7 @@ class TrialScheduler:
         results = settings_of(records, goal)
         limit = min([goal.budget, *(each.value for each in results if each.params == self.present)])
         better = [each for each in results if each.params != self.present and each.value < MARGIN * limit]
+        better = [each for each in better if setting_key(each.params) not in self.slower]
         repeated = [each for each in better if len(each.records) > 1]
         return next(iter(repeated or better), None)
 
@@ -299,8 +314,8 @@ class TrialScheduler:
         seeds = self.space.recipe.training_seeds(self.seeds[0])
         return next(seed for seed in seeds if (setting_key(params), seed) not in started)
 
-    def _run(self, job: Job, goal: Goal) -> TrialRecord:
-        """Runs a job and stores its result."""
+    def _run(self, job: Job, goal: Goal, slack: float = 1.0) -> TrialRecord:
+        """Runs a job and stores its result; the trial may take `slack` times the seconds of its rung."""
         settings = self.space.settings(job.params)
         changed = [f"{name.rpartition('.')[2]}={value}" for name, value in settings.items()]
         self.report(" ".join(changed) or "present settings")
@@ -313,7 +328,9 @@ class TrialScheduler:
             command = self.command(settings, folder, job.seed, goal)
         try:
             self.space.config(job.params)
-            run = run_trial(command, folder, self.score, self.target, limits[job.rung], self._deadline(job), self.ended)
+            run = run_trial(
+                command, folder, self.score, self.target, slack * limits[job.rung], self._deadline(job), self.ended
+            )
         except (ConfigError, ValueError) as error:
             run = TrialRun("failed", [], 0, 0.0, 0.0, str(error))
         rung, outcome = job.rung, run.outcome
