@@ -228,6 +228,10 @@ CASES = {
         (*GAMES, f"opponents=random,greedy,{FULL_RUN}"),
         ("decided_won",),
     ),
+    "snakes-planes": Case(
+        ("snakes", "variant=full", "observation=planes", "gpus=none", "nproc=2"), GAMES, ("decided_won",)
+    ),
+    "bicnet-guide": Case(("snakes", "variant=guide", "algo=bicnet", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
     "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
     **{f"uav-{algo}": team(algo) for algo in TEAM_VARIANTS},
     **{f"uav-{algo}-8": team(algo, "n_agents=8") for algo in TEAM_VARIANTS},
@@ -265,6 +269,7 @@ CASES = {
     "libero-spatial-blind": arm("spatial", *SPATIAL, "updates=12000", "use_images=false", evaluate=PUBLISHED),
     "libero-spatial-keyframe": arm("spatial", *KEYFRAME, evaluate=PUBLISHED),
     "libero-spatial-keyframe-blind": arm("spatial", *KEYFRAME, "use_images=false", evaluate=PUBLISHED),
+    "libero-spatial-regression": arm("spatial", *KEYFRAME, "rdt.objective=regression", evaluate=PUBLISHED),
     "libero-object": arm("object", *OBJECT, evaluate=PUBLISHED),
     "libero-object-blind": arm("object", *OBJECT, "use_images=false", evaluate=PUBLISHED),
     **{f"interval-{k}": interval(k, k) for k in (1, 5, 10, 20)},
