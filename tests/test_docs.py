@@ -115,18 +115,18 @@ def test_the_site_needs_no_network():
     assert "http" not in configuration
 
 
-def test_a_missing_row_is_seen():
+def test_a_missing_row_is_detected():
     page = "# a\n\n| x | y |\n| --- | --- |\n| 1 | 2 |\n"
     assert structure(page) != structure(page.replace("| 1 | 2 |\n", ""))
     assert structure(page) != structure(page + "## b\n")
 
 
-def test_a_missing_file_is_seen():
+def test_a_missing_file_is_detected():
     assert missing_files("See `tests/test_docs.py` and `src/powerband/algos/NAME.py`.") == []
     assert missing_files("See `tests/test_no_such_file.py`.") == ["tests/test_no_such_file.py"]
 
 
-def test_a_broken_link_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_broken_link_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     (tmp_path / "a.md").write_text("# One heading\n[x](b.md) [y](#one-heading) [z](#two) [w](https://a.b)")
     assert broken_links(Path("a.md")) == ["b.md", "#two"]

@@ -72,14 +72,14 @@ def violations(source: str, module: str) -> list[str]:
     tree, parts = ast.parse(source), module.split(".")
     own, found = parts[1], []
     for other in imports(tree):
-        words = other.split(".")
-        if words[0] != "powerband" or len(words) < 2 or words[1] not in LEVEL:
+        other_parts = other.split(".")
+        if other_parts[0] != "powerband" or len(other_parts) < 2 or other_parts[1] not in LEVEL:
             continue
-        if words[1] != own and LEVEL[words[1]] >= LEVEL[own]:
+        if other_parts[1] != own and LEVEL[other_parts[1]] >= LEVEL[own]:
             found.append(f"{module} imports {other}: imports go down only")
-        if own in PROTOCOLS_ONLY and words[1] in ("algos", "envs"):
+        if own in PROTOCOLS_ONLY and other_parts[1] in ("algos", "envs"):
             found.append(f"{module} imports {other}: this layer knows protocols only")
-        if own == "recipes" and words[1] == "recipes" and words[2:3] != parts[2:3]:
+        if own == "recipes" and other_parts[1] == "recipes" and other_parts[2:3] != parts[2:3]:
             found.append(f"{module} imports {other}: a recipe never imports another recipe")
     if own != "__main__":
         tops = set(imports(tree, top_only=True))

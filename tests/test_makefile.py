@@ -16,8 +16,8 @@ LINE = "run: sudo apt-get install -y libegl1 libgl1 libosmesa6"
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
 @pytest.mark.parametrize("user", ["0", "1000"])
-def test_missing_libraries_are_asked_for_by_root_alone_and_named(tmp_path: Path, user: str) -> None:
-    """Files that are no libraries stand for missing ones; apt-get notes what it is asked and refuses."""
+def test_root_alone_runs_apt_get_and_missing_libraries_are_named(tmp_path: Path, user: str) -> None:
+    """Files that are no libraries stand for missing ones. A fake apt-get records its arguments and fails."""
     for name in ("libEGL.so.1", "libGL.so.1"):
         (tmp_path / name).write_text("no library")
     for name, text in {"apt-get": f"echo $* >> {tmp_path}/asked; exit 1", "id": f"echo {user}"}.items():
@@ -29,5 +29,5 @@ def test_missing_libraries_are_asked_for_by_root_alone_and_named(tmp_path: Path,
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert LINE in done.stdout and done.stdout.count("\n") == 1
-    asked = (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
-    assert ("install -y -qq libosmesa6" in asked) == (user == "0")
+    apt_arguments = (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
+    assert ("install -y -qq libosmesa6" in apt_arguments) == (user == "0")

@@ -105,12 +105,12 @@ def test_a_next_state_without_allowed_actions_keeps_the_loss_finite():
 def test_epsilon_falls_linearly_in_the_steps_of_all_ranks_and_survives_a_resume():
     ours = learner(epsilon_start=0.8, epsilon_end=0.2, epsilon_steps=40)
     obs = observations(4, torch.Generator().manual_seed(0))
-    seen = []
+    epsilons = []
     for _ in range(12):
-        seen.append(float(ours.epsilon))
+        epsilons.append(float(ours.epsilon))
         ours.act(obs, None, explore=True)
         ours.act(obs, None, explore=False)
-    assert seen == pytest.approx([max(0.2, 0.8 - 0.6 * 4 * step / 40) for step in range(12)])
+    assert epsilons == pytest.approx([max(0.2, 0.8 - 0.6 * 4 * step / 40) for step in range(12)])
     ours.world_size = 3
     ours.act(obs, None, explore=True)
     assert int(ours.env_steps) == 12 * 4 + 3 * 4
@@ -173,11 +173,11 @@ def test_the_loss_trains_the_encoder_and_a_copy_follows_it(double):
         assert not torch.equal(value, before[name]), name
         torch.testing.assert_close(ours.target_encoder.state_dict()[name], (value + before[name]) / 2)
     assert "encoder.images.camera.linear.weight" in ours.policy_state()
-    seen, saved = rows(), copy.deepcopy(ours.state_dict())
-    expected = ours.net(ours._features(seen, ours.encoder))
+    sample, saved = rows(), copy.deepcopy(ours.state_dict())
+    expected = ours.net(ours._features(sample, ours.encoder))
     ours.update({**batch(seed=1), "obs": rows(), "next_obs": rows()})
     ours.load_state_dict(saved)
-    assert torch.equal(ours.net(ours._features(seen, ours.encoder)), expected)
+    assert torch.equal(ours.net(ours._features(sample, ours.encoder)), expected)
 
 
 @pytest.mark.parametrize("quantiles", [0, 7])

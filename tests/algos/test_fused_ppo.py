@@ -28,10 +28,10 @@ ROWS = 27  # neither rows nor widths are multiples of the blocks of the matrix p
 def learner(spec, fused: bool, **options) -> PPO:
     torch.manual_seed(0)
     config = PPOConfig(**{"hidden": (30, 17), "shared_trunk": False, "fused": fused, **options})
-    made = PPO(spec, config, RankContext.single())
+    ppo = PPO(spec, config, RankContext.single())
     if fused:
-        assert made.fused is not None
-    return made
+        assert ppo.fused is not None
+    return ppo
 
 
 def pair(spec, **options) -> tuple[PPO, PPO]:
@@ -202,8 +202,8 @@ def test_large_mini_batches_and_temperatures_use_pytorch():
 
 def test_a_run_counts_the_same_updates_and_learns_alike(tmp_path):
     lines = []
-    for name, words in (("fused", []), ("plain", ["ppo.fused=false"])):
-        runs.train("fused", tmp_path / name, "env_steps=256", "log_interval=64", *words)
+    for name, arguments in (("fused", []), ("plain", ["ppo.fused=false"])):
+        runs.train("fused", tmp_path / name, "env_steps=256", "log_interval=64", *arguments)
         lines.append(runs.metrics(tmp_path / name))
     for own, plain in zip(*lines, strict=True):
         assert own.keys() == plain.keys()

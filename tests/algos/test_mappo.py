@@ -17,9 +17,9 @@ def learner(agents: int = A, steps: int = T, **settings) -> MAPPO:
     """Creates a small learner with seeded weights."""
     torch.manual_seed(0)
     config = MAPPOConfig(**{"width": 8, **settings})
-    made = make_learner("mappo", spec(agents, steps), config, RankContext.single(seed=1))
-    assert isinstance(made, MAPPO)
-    return made
+    mappo = make_learner("mappo", spec(agents, steps), config, RankContext.single(seed=1))
+    assert isinstance(mappo, MAPPO)
+    return mappo
 
 
 def collected(mappo: MAPPO) -> dict:

@@ -172,8 +172,8 @@ def test_a_low_temperature_samples_powers_of_the_policy():
     action, extras, _ = ours.act(obs, None, True, temperature=0.5)
     assert torch.allclose(extras["log_prob"].exp(), cold[action])
     assert torch.allclose(action.bincount(minlength=3) / len(action), cold, atol=0.02)
-    boxes, seen = learner(BOX, log_std=-3.0), torch.zeros(20_000, 4)
-    std = boxes.act(seen, None, True, temperature=0.25)[1]["raw_action"].std(0)
+    boxes, zero_obs = learner(BOX, log_std=-3.0), torch.zeros(20_000, 4)
+    std = boxes.act(zero_obs, None, True, temperature=0.25)[1]["raw_action"].std(0)
     assert torch.allclose(std, torch.full((2,), math.exp(-3) / 2), rtol=0.03)
 
 

@@ -81,7 +81,7 @@ def test_a_script_with_two_updates_is_not_called_one_without(monkeypatch: pytest
     assert found.notes[0] == "the script ended with fewer than three optimiser steps"
 
 
-def test_a_window_without_two_lines_is_said() -> None:
+def test_a_window_without_two_lines_is_noted() -> None:
     lines = [times(1, 5), times(2, 10), times(3, 15)]
     measured = ScriptRun([Record(1, 0, 0, {"rank": "", "argv": []}, lines)], [], 0, 3 * S, 4 * S, 3.0)
     assert script_profile(["python"], measured) is not None
@@ -110,7 +110,7 @@ def test_an_empty_variable_switches_the_instrumentation_off(
     assert powerband.attach().profile() is None and "powerband_attach" not in sys.modules
 
 
-def test_a_few_environment_steps_beside_many_updates_are_no_short_window() -> None:
+def test_a_window_with_many_updates_and_few_environment_steps_is_long_enough() -> None:
     lines = [times(second, 1000 * second, counts={"env": second}, env_steps=second) for second in (0, 1, 2)]
     found = script_profile(
         ["python"], ScriptRun([Record(1, 0, 0, {"rank": "", "argv": []}, lines)], [], 0, 0, 2 * S, 0.0)

@@ -85,8 +85,8 @@ time.sleep(60)
     status, result = run(script, tmp_path, steps)
     assert script.DRY_FACTOR * 0.5 == 2
     assert status == 1 and time.monotonic() - started < 20
-    seen = {name: (step["status"], step["reason"]) for name, step in result["steps"].items()}
-    assert seen == {
+    outcomes = {name: (step["status"], step["reason"]) for name, step in result["steps"].items()}
+    assert outcomes == {
         "raises": ("failed", "exit status 1: RuntimeError: broken kernel"),
         "hangs": ("timeout", "not done after 2 s; last output: no output"),
         "crashes": ("failed", "died of SIGSEGV: no output"),

@@ -109,8 +109,8 @@ def test_target_of_camera_reach_is_visible_and_within_reach() -> None:
     check_env(env, skip_render_check=True)
     obs, _ = env.reset(seed=3)
     rows, columns = np.nonzero(obs["camera"][..., 1])
-    seen = np.array([2 * columns.mean() / 35 - 1, 1 - 2 * rows.mean() / 35])
-    assert seen == pytest.approx(env.target, abs=0.05)
+    visible_target = np.array([2 * columns.mean() / 35 - 1, 1 - 2 * rows.mean() / 35])
+    assert visible_target == pytest.approx(env.target, abs=0.05)
     distance = float(np.linalg.norm(env.target))  # inverse kinematics of two links, then a PD controller
     bend = np.arccos(distance**2 / (2 * camera_reach.LINK**2) - 1)
     wanted = np.array([np.arctan2(env.target[1], env.target[0]) - bend / 2, bend])

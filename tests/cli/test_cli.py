@@ -194,8 +194,8 @@ def test_notices_go_to_stderr(capsys: pytest.CaptureFixture) -> None:
 
 
 def test_help_of_a_recipe_lists_stages_variants_and_fields(capsys: pytest.CaptureFixture) -> None:
-    for words in (["train", "toy", "--help"], ["train", "toy", "first", "-h"], ["show", "toy", "--help"]):
-        assert cli.main(words) == 0
+    for arguments in (["train", "toy", "--help"], ["train", "toy", "first", "-h"], ["show", "toy", "--help"]):
+        assert cli.main(arguments) == 0
         text = capsys.readouterr().out
         for part in ("a toy recipe", "first (default), second", "demo", "loop.update_interval=1", "one of one, two"):
             assert part in text
@@ -210,9 +210,9 @@ def test_help_of_train_states_the_common_options_first(capsys: pytest.CaptureFix
     assert max(places) < text.index("recipes:")
 
 
-def test_help_lists_only_what_is_there(capsys: pytest.CaptureFixture) -> None:
-    for words in ([], ["--help"], ["help"], ["train", "--help"]):
-        assert cli.main(words) == 0
+def test_help_lists_only_what_is_available(capsys: pytest.CaptureFixture) -> None:
+    for arguments in ([], ["--help"], ["help"], ["train", "--help"]):
+        assert cli.main(arguments) == 0
         text = capsys.readouterr().out
         assert "toy" in text and "bench" not in text
 

@@ -55,8 +55,8 @@ def test_what_a_stored_run_would_import_is_named_and_not_imported(change: dict, 
         ["profile", "gym", "--config", str(run / "config.json")],
     ):
         assert cli.main(command) == 2, command
-        said = capsys.readouterr().err
-        assert MODULE in said and "--trust" in said and said.count("\n") == 1, (command, said)
+        message = capsys.readouterr().err
+        assert MODULE in message and "--trust" in message and message.count("\n") == 1, (command, message)
     assert cli.main(["report", str(run)]) == 0 and cli.main(["watch", str(run), "--once"]) in (0, 1)
     assert MODULE not in sys.modules
 
@@ -100,6 +100,6 @@ def test_trust_without_a_stored_run_is_noticed() -> None:
 
 @pytest.mark.parametrize("env_id", ["a:b:parallel_env", ":x", ".a:b", "ALE/x:y", "a b:c", "a:"])
 def test_a_malformed_id_is_refused(env_id: str, tmp_path: Path, capsys) -> None:
-    words = [f"env_id={env_id}", "gpus=none", "num_workers=0", f"run_dir={tmp_path / 'run'}", "tensorboard=false"]
-    assert cli.main(["train", "gym", *words]) == 2
+    arguments = [f"env_id={env_id}", "gpus=none", "num_workers=0", f"run_dir={tmp_path / 'run'}", "tensorboard=false"]
+    assert cli.main(["train", "gym", *arguments]) == 2
     assert "is not an id" in capsys.readouterr().err

@@ -18,25 +18,25 @@ from powerband.core.ranks.ranks import Ranks
 from powerband.data.recorded.batch_loader import BatchLoader
 from powerband.recipes.libero.rdt import RDTLearner
 from recipes.libero.test_libero import record
-from recipes.libero.test_rdt_ranks import BATCH, ROWS, learner_of, recorded
+from recipes.libero.test_rdt_ranks import BATCH, ROWS, make_rank_learner, recorded_batch
 
 UPDATES, PARTS = 4, 2
 LAUNCH = "--num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
-"""Of `accelerate launch`, in front of the words of the page of libero."""
+"""Arguments of `accelerate launch`, before the command of powerband."""
 LATE = "log_interval_s=1000"
-"""What is added up since the last log line is part of the state: a busy machine logs at another update."""
+"""No log line before the end. The state contains the sums since the last line, whose time depends on the machine."""
 SIZES = "2 rows x 2 rank(s) x 1 part(s) accumulated = 4"
-"""What every launcher's ranks say of the batch of variant=smoke."""
+"""Line of the banner about the batch of variant=smoke, the same with every launcher."""
 FIGURES = ("losses/rdt", "losses/grad_norm")
 
 
 def learned(
     ranks: Ranks, gradient_accumulation_steps: int, dtype: torch.dtype, held: Callable[[RDTLearner], int]
 ) -> dict:
-    """Figures of all updates, the share of all weights of which this rank has what is `held`, and the whole state."""
-    learner = learner_of(ranks, gradient_accumulation_steps, dtype)
-    feed = BatchLoader(ROWS, BATCH // ranks.world_size, recorded, "cpu", 0, ranks.rank, ranks.world_size)
-    figures = [learner.update(feed.next()) for _ in range(UPDATES)]
+    """Returns the figures of all updates, the share of all weights that `held` counts on this rank, and the state."""
+    learner = make_rank_learner(ranks, gradient_accumulation_steps, dtype)
+    loader = BatchLoader(ROWS, BATCH // ranks.world_size, recorded_batch, "cpu", 0, ranks.rank, ranks.world_size)
+    figures = [learner.update(loader.next()) for _ in range(UPDATES)]
     share = torch.tensor(held(learner) / sum(weight.numel() for weight in learner.policy.parameters()))
     learner.gather()
     found = {"state": learner.state_dict(), "share": share}
@@ -62,29 +62,33 @@ def assert_same(shards: list[dict], alone: dict, figures: float, state: float) -
     return whole
 
 
-def assert_resumes(folder: Path, launch: str, environment: dict[str, str], said: str) -> tuple[Path, list[str]]:
-    """A run under `accelerate launch`, and the same resumed from its middle by ranks with the variables `environment`,
-    end in the same state. Returns the run and its words."""
+def assert_resumes(
+    folder: Path, launch: str, environment: dict[str, str], expected_output: str
+) -> tuple[Path, list[str]]:
+    """Checks that a run under `accelerate launch` and its resume from the middle end in the same state.
+
+    The ranks of the resume have the variables `environment`. Returns the run and its arguments.
+    """
     run, again = folder / "run", folder / "again"
-    words = ["variant=smoke", *runs.COMMON, f"demos_dir={record(folder / 'demos')}", f"run_dir={run}"]
-    words += [f"updates={UPDATES}", "save_interval=8", "keep_checkpoints=3", LATE]
+    arguments = ["variant=smoke", *runs.COMMON, f"demos_dir={record(folder / 'demos')}", f"run_dir={run}"]
+    arguments += [f"updates={UPDATES}", "save_interval=8", "keep_checkpoints=3", LATE]
     launcher = ["accelerate.commands.launch", *LAUNCH.split(), *launch.split(), "-m", "powerband"]
-    heard = launched([*launcher, "train", "libero", *words])
-    assert said in heard and SIZES in heard
+    output = launched([*launcher, "train", "libero", *arguments])
+    assert expected_output in output and SIZES in output
 
     shutil.copytree(run, again)
-    words_again = ["train", "libero", f"resume={again / 'checkpoints' / '8'}", "nproc=2"]
-    command = CommandOnRanks(words_again, folder / "printed", **environment)
+    resume_arguments = ["train", "libero", f"resume={again / 'checkpoints' / '8'}", "nproc=2"]
+    command = CommandOnRanks(resume_arguments, folder / "printed", **environment)
     assert command.finish() == [0, 0], command.errors()
-    heard = command.printed()
-    assert said in heard and SIZES in heard and " 2 updates" in heard
+    output = command.printed()
+    assert expected_output in output and SIZES in output and " 2 updates" in output
     assert runs.state(run)["shared/learner/updates"] == UPDATES
     assert runs.differences(run, again) == []
-    return run, words
+    return run, arguments
 
 
 def launched(module: list[str]) -> str:
-    """What a module with these words printed, which has to end well."""
+    """Runs a module with arguments, which must end with status 0, and returns its standard output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", *module]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)

@@ -27,23 +27,25 @@ POWERBAND = [sys.executable, "-m", "powerband"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def start(command: list[str], *words: str) -> subprocess.Popen:
+def start(command: list[str], *arguments: str) -> subprocess.Popen:
     return subprocess.Popen(
-        [*command, *words], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*command, *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
 def finish(process: subprocess.Popen, timeout: float = 150) -> str:
-    said, _ = process.communicate(timeout=timeout)
-    return said
+    output, _ = process.communicate(timeout=timeout)
+    return output
 
 
 @pytest.mark.slow
 def test_ranks_notice_the_time_limit_though_updates_make_their_iterations_a_hundred_times_as_long(tmp_path):
     run = tmp_path / "run"
-    words = "snakes algo=ddpg off_policy.num_envs=4 learning_starts=100 global_batch_size=512 time_limit_s=8".split()
-    words += ["gpus=none", "nproc=2", "tensorboard=false", f"run_dir={run}"]
-    command = CommandOnRanks(["train", *words], tmp_path / "printed")
+    arguments = (
+        "snakes algo=ddpg off_policy.num_envs=4 learning_starts=100 global_batch_size=512 time_limit_s=8".split()
+    )
+    arguments += ["gpus=none", "nproc=2", "tensorboard=false", f"run_dir={run}"]
+    command = CommandOnRanks(["train", *arguments], tmp_path / "printed")
     assert command.finish() == [0, 0], command.errors()
     last = runs.metrics(run)[-1]
     assert last["grad_steps"] > 0 and "time limit of 8 s reached" in command.printed()
@@ -53,7 +55,7 @@ def test_ranks_notice_the_time_limit_though_updates_make_their_iterations_a_hund
 
 def test_sizes_that_do_not_divide_are_refused_before_a_rank_starts(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(launch, "_elastic", lambda *settings: pytest.fail("ranks were started"))
-    words = [
+    arguments = [
         *runs.SMALL["ddpg"],
         "--gpus",
         "none",
@@ -62,20 +64,20 @@ def test_sizes_that_do_not_divide_are_refused_before_a_rank_starts(tmp_path, cap
         f"run_dir={tmp_path / 'run'}",
         "global_batch_size=33",
     ]
-    assert cli.main(["train", *words]) == 2
-    said = "".join(capfd.readouterr())
-    assert "33" in said and said.count("\n") <= 2
+    assert cli.main(["train", *arguments]) == 2
+    output = "".join(capfd.readouterr())
+    assert "33" in output and output.count("\n") <= 2
     assert not (tmp_path / "run").exists()
 
 
 def endless(name: str, run: Path) -> list[str]:
-    """Words of a run of `SMALL` on two ranks, without an end."""
-    words = [*runs.SMALL[name], "--gpus", "none", "--nproc", "2", "tensorboard=false", f"run_dir={run}"]
-    return ["train", *words, "env_steps=100000000", "log_interval_s=0.5"]
+    """Returns the arguments of an endless run of `SMALL` on two ranks."""
+    arguments = [*runs.SMALL[name], "--gpus", "none", "--nproc", "2", "tensorboard=false", f"run_dir={run}"]
+    return ["train", *arguments, "env_steps=100000000", "log_interval_s=0.5"]
 
 
 def wait_for_rates(process: subprocess.Popen, text: str = "steps/s") -> str:
-    """What a started run printed until it trains, or until it prints another text."""
+    """Returns what a started run prints until it trains, or until it prints `text`."""
     lines = []
     for line in process.stdout:
         lines.append(line)
@@ -86,7 +88,7 @@ def wait_for_rates(process: subprocess.Popen, text: str = "steps/s") -> str:
 
 
 def stopped(name: str, run: Path, tmp_path: Path) -> str:
-    """What the ranks of an endless run printed, which save at a signal."""
+    """Starts an endless run, ends it by a signal, at which the ranks save, and returns their output."""
     command = CommandOnRanks(endless(name, run), tmp_path / "printed")
     command.wait_for_line("steps/s")
     check_on_loopback([each.pid for each in command.processes], at_least=3)  # the store, and gloo on each rank
@@ -124,20 +126,20 @@ def test_the_launcher_resumes_and_restarts_on_policy_ranks_and_a_signal_to_it_sa
     stopped("ppo", run, tmp_path)
     reached = runs.state(run)["shared/run/env_steps"]
     assert reached > 0
-    words = ["train", "snakes", f"resume={run}", "env_steps=100000000", "max_restarts=1", "save_interval_s=1"]
-    process = start(POWERBAND, *words)
-    said = wait_for_rates(process)
+    arguments = ["train", "snakes", f"resume={run}", "env_steps=100000000", "max_restarts=1", "save_interval_s=1"]
+    process = start(POWERBAND, *arguments)
+    output = wait_for_rates(process)
     processes = json.loads((run / "processes.json").read_text())["ranks"]
     os.kill(processes[1]["pid"], signal.SIGKILL)
-    said += wait_for_rates(process, "resumed from")
-    said += wait_for_rates(process)
+    output += wait_for_rates(process, "resumed from")
+    output += wait_for_rates(process)
     assert json.loads((run / "processes.json").read_text())["ranks"] != processes
     check_on_loopback(process_tree(process.pid), at_least=3)
     process.send_signal(signal.SIGTERM)
-    said += finish(process)
-    assert "ranks" in said and process.returncode == 128 + signal.SIGTERM, said
+    output += finish(process)
+    assert "ranks" in output and process.returncode == 128 + signal.SIGTERM, output
     state = runs.state(run)
-    assert state["shared/run/env_steps"] > reached, said
+    assert state["shared/run/env_steps"] > reached, output
     assert any(name.startswith("rank1/") for name in state), "the run went on without its second rank"
     continues_on_one_rank(run, state)
 
@@ -167,9 +169,9 @@ def continues_on_one_rank(run: Path, saved: dict) -> None:
     assert state["rank0/noise/ddpg/act:4"] == saved["rank0/noise/ddpg/act:2"] + steps
 
 
-def shares_sizes(said: str, state: dict) -> None:
-    """The ranks say how they share the batch, have environments of their own, and store different transitions."""
-    assert "32 over 2 rank(s) = 16 each" in said and "would be 64 in total" in said
+def shares_sizes(output: str, state: dict) -> None:
+    """Checks that the ranks report their shares of the batch and have different environments and transitions."""
+    assert "32 over 2 rank(s) = 16 each" in output and "would be 64 in total" in output
     assert state["shared/run/grad_steps"] == state["shared/run/env_steps"] - 40, "an update a step after the warm-up"
     assert state["rank0/env/board_id"].tolist() == [0, 1] and state["rank1/env/board_id"].tolist() == [2, 3]
     assert not (state["rank0/replay/rows"] == state["rank1/replay/rows"]).all(1).any(), (

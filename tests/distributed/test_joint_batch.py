@@ -169,14 +169,14 @@ def learner_of(ranks: Ranks, name: str) -> object:
         "sketchnav": (PPO, PPOConfig(hidden=(16,), gru=16, activation="relu")),
     }
     kind, config = kinds[name]
-    words = {} if encoder is None else {"encoder": encoder}
+    options = {} if encoder is None else {"encoder": encoder}
     if name == "coma":
-        words = {"build_network": partial(MapNet, width=16), "critic_inputs": critic_inputs}
+        options = {"build_network": partial(MapNet, width=16), "critic_inputs": critic_inputs}
     if name == "mappo":
-        words = {"build_network": partial(MapNet, width=16), "state_inputs": state_inputs}
+        options = {"build_network": partial(MapNet, width=16), "state_inputs": state_inputs}
     if name == "ddpg":
-        words = {"build_network": lambda inputs, outputs: TeamMLP(inputs, 32, outputs)}
-    return kind(make_env_spec(name), config, context, **words)
+        options = {"build_network": lambda inputs, outputs: TeamMLP(inputs, 32, outputs)}
+    return kind(make_env_spec(name), config, context, **options)
 
 
 def train(ranks: Ranks, name: str) -> dict[str, torch.Tensor]:
@@ -301,7 +301,7 @@ def waits(ranks: Ranks) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(share) for name, share in causes_of_idleness(phases, ranks).items()}
 
 
-def test_waiting_for_a_slow_rank_is_told_from_collectives(two_ranks):
+def test_waiting_for_a_slow_rank_is_distinguished_from_collectives(two_ranks):
     for causes in (rank["waits"] for rank in two_ranks):
         shares = {name.removeprefix("perf/idle/"): float(share) for name, share in causes.items()}
         assert shares == pytest.approx({"comm-bound": 0.1, "rank-straggler": 0.15, "env-bound": 0.15})

@@ -15,9 +15,9 @@ from powerband.cli import main as cli
 from powerband.core.run.checkpoints.checkpoint import resolve_resume
 
 
-def said(capsys, *words: str) -> str:
-    """What a refused command says."""
-    assert cli.main(list(words)) == 2
+def refusal(capsys, *arguments: str) -> str:
+    """Returns the message of a command that must be refused."""
+    assert cli.main(list(arguments)) == 2
     text = capsys.readouterr().err
     assert text.count("\n") <= 2 and "Traceback" not in text
     return text
@@ -43,19 +43,19 @@ def said(capsys, *words: str) -> str:
 )
 def test_refusals_name_the_value_and_the_way_out(words, expected, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert re.search(expected, said(capsys, *words)), words
+    assert re.search(expected, refusal(capsys, *words)), words
 
 
 def test_a_batch_larger_than_the_replay(capsys, tmp_path):
-    words = ["train", *runs.SMALL["ddpg"], *runs.COMMON, f"run_dir={tmp_path / 'run'}", "replay_size=20"]
-    text = said(capsys, *words)
+    arguments = ["train", *runs.SMALL["ddpg"], *runs.COMMON, f"run_dir={tmp_path / 'run'}", "replay_size=20"]
+    text = refusal(capsys, *arguments)
     assert "32" in text and "20" in text and "replay_size" in text
 
 
 def test_a_run_folder_is_not_overwritten(capsys, tmp_path):
     run_dir = runs.train("ddpg", tmp_path / "run", "env_steps=100")
     before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
-    text = said(capsys, "train", *runs.SMALL["ddpg"], f"run_dir={run_dir}")
+    text = refusal(capsys, "train", *runs.SMALL["ddpg"], f"run_dir={run_dir}")
     assert f"resume={run_dir}" in text
     assert before == {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
 
@@ -63,15 +63,15 @@ def test_a_run_folder_is_not_overwritten(capsys, tmp_path):
 def test_an_unwritable_run_folder(capsys, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    assert "cannot be written" in said(capsys, "train", *runs.SMALL["ddpg"], f"run_dir={blocked / 'run'}")
+    assert "cannot be written" in refusal(capsys, "train", *runs.SMALL["ddpg"], f"run_dir={blocked / 'run'}")
 
 
 def test_resuming_with_other_shapes(capsys, tmp_path):
     run_dir = runs.train("ddpg", tmp_path / "run", "env_steps=100")
-    kept = sorted(os.listdir(run_dir / "checkpoints"))
-    text = said(capsys, "train", "snakes", f"resume={run_dir}", "env_steps=200", "ddpg.hidden=64")
+    checkpoints = sorted(os.listdir(run_dir / "checkpoints"))
+    text = refusal(capsys, "train", "snakes", f"resume={run_dir}", "env_steps=200", "ddpg.hidden=64")
     assert "hidden" in text or "shape" in text
-    assert sorted(os.listdir(run_dir / "checkpoints")) == kept
+    assert sorted(os.listdir(run_dir / "checkpoints")) == checkpoints
 
 
 def test_resuming_a_damaged_checkpoint(capsys, tmp_path):
@@ -80,7 +80,7 @@ def test_resuming_a_damaged_checkpoint(capsys, tmp_path):
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 4
     victim.write_bytes(data)
-    assert "shared.safetensors" in said(capsys, "train", "snakes", f"resume={run_dir}", "env_steps=200")
+    assert "shared.safetensors" in refusal(capsys, "train", "snakes", f"resume={run_dir}", "env_steps=200")
 
 
 @contextlib.contextmanager
@@ -97,14 +97,14 @@ def largest_file(size: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("limit", "log_interval"), [(6_000, 4), (300_000, 100)], ids=["at the metrics", "in the checkpoint"]
 )
-def test_a_full_disk_is_said_and_loses_nothing(limit, log_interval, tmp_path, capsys):
+def test_a_full_disk_is_reported_and_loses_nothing(limit, log_interval, tmp_path, capsys):
     """A limit on the size of files stands for the full disk: a write fails in the same place, with the same error."""
     run_dir = runs.train("ddpg", tmp_path / "run", "env_steps=100", "replay_size=4000")
-    words = ["train", "snakes", f"log_interval={log_interval}", "save_interval=600"]
-    words += [f"resume={run_dir}", "env_steps=4000"]
+    arguments = ["train", "snakes", f"log_interval={log_interval}", "save_interval=600"]
+    arguments += [f"resume={run_dir}", "env_steps=4000"]
     capsys.readouterr()
     with largest_file(limit):
-        assert "cannot be written" in said(capsys, *words)
+        assert "cannot be written" in refusal(capsys, *arguments)
     assert resolve_resume(str(run_dir)) == (run_dir / "checkpoints" / "100", [])
     runs.resume("ddpg", run_dir, "env_steps=200")
     assert runs.state(run_dir)["shared/run/env_steps"] == 200

@@ -89,14 +89,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def show(folder: Path, capsys) -> str:
-    """Runs watch, report and the comparison of two runs, and returns what they say to the user."""
-    for words in (
+    """Runs watch, report and the comparison of two runs, and returns their standard error."""
+    for arguments in (
         ["watch", str(folder), "--once"],
         ["report", str(folder), f"to={folder.parent / 'a.html'}"],
         ["report", str(folder.parent / "other"), str(folder), f"to={folder.parent / 'b.html'}"],
     ):
-        status = cli.main(words)
-        assert status in (0, 1, 2), words
+        status = cli.main(arguments)
+        assert status in (0, 1, 2), arguments
     return capsys.readouterr().err
 
 
@@ -113,7 +113,7 @@ def mutated(value: Any, rng: random.Random) -> Any:
     return copy
 
 
-def test_an_undamaged_folder_is_shown_without_a_word(folder: Path, capsys) -> None:
+def test_an_undamaged_folder_is_shown_without_a_message(folder: Path, capsys) -> None:
     assert show(folder, capsys) == ""
     page = (folder.parent / "a.html").read_text()
     assert "Recorded steps" in page and "Tuning" in page and "Pareto front" in page and "Evaluation" in page
@@ -192,17 +192,17 @@ def test_a_resume_skips_damaged_metrics_and_continues(run: Path, capsys) -> None
     assert lines[: len(whole) - 1] == whole[:-1] and lines[-1]["env_steps"] == 140
 
 
-def refused(capsys, *words: str) -> str:
+def refused(capsys, *arguments: str) -> str:
     capsys.readouterr()
-    assert cli.main(["train", "snakes", *words]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and len(said) < 1000, said
-    return said
+    assert cli.main(["train", "snakes", *arguments]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1 and len(message) < 1000, message
+    return message
 
 
-def test_a_run_dir_beside_a_resume_is_refused(run: Path, tmp_path: Path, capsys) -> None:
-    said = refused(capsys, f"resume={run}", f"run_dir={tmp_path / 'new'}", "env_steps=140")
-    assert "continues in its own folder" in said and not (tmp_path / "new").exists()
+def test_a_resume_with_another_run_dir_is_refused(run: Path, tmp_path: Path, capsys) -> None:
+    message = refused(capsys, f"resume={run}", f"run_dir={tmp_path / 'new'}", "env_steps=140")
+    assert "continues in its own folder" in message and not (tmp_path / "new").exists()
     assert cli.main(["train", "snakes", f"resume={run}", f"run_dir={run}", "env_steps=104"]) == 0
 
 
@@ -210,9 +210,9 @@ def test_resuming_without_a_checkpoint_says_what_happened(run: Path, capsys) -> 
     shutil.rmtree(run / "checkpoints")
     facts = json.loads((run / "processes.json").read_text())
     (run / "processes.json").write_text(json.dumps({**facts, "ended": "ValueError: the disk is on fire"}))
-    said = refused(capsys, f"resume={run}", "env_steps=140")
-    assert "ended before its first checkpoint: ValueError: the disk is on fire" in said
-    assert f"powerband train snakes run_dir=NEW --config {run / 'config.json'}" in said
+    message = refused(capsys, f"resume={run}", "env_steps=140")
+    assert "ended before its first checkpoint: ValueError: the disk is on fire" in message
+    assert f"powerband train snakes run_dir=NEW --config {run / 'config.json'}" in message
     (run / "processes.json").write_text(json.dumps({**facts, "ended": None}))
     assert "was killed" in refused(capsys, f"resume={run}", "env_steps=140")
     config = [f"--config={run / 'config.json'}", f"run_dir={run.parent / 'new'}", "env_steps=8"]
@@ -251,8 +251,8 @@ def test_texts_that_a_terminal_would_obey_or_that_are_no_utf8_are_escaped(folder
     (folder / "run.json").write_text(json.dumps({**run, "recipe": hostile}))
     assert cli.main(["eval", str(folder)]) == 2
     assert cli.main(["train", "gym", f"resume={folder}"]) == 2
-    said = "".join(capsys.readouterr())
-    assert "\x1b" not in said and said.encode() and "\\x1b" in said
+    output = "".join(capsys.readouterr())
+    assert "\x1b" not in output and output.encode() and "\\x1b" in output
 
 
 def test_weights_of_another_shape_are_refused_by_eval(tmp_path: Path, capsys) -> None:
@@ -261,5 +261,5 @@ def test_weights_of_another_shape_are_refused_by_eval(tmp_path: Path, capsys) ->
     (run / "config.json").write_text(json.dumps({**config, "env_id": "MountainCarContinuous-v0"}))
     capsys.readouterr()
     assert cli.main(["eval", str(run), "episodes=1"]) == 2
-    said = capsys.readouterr().err
-    assert "the saved learner does not fit" in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "the saved learner does not fit" in message and message.count("\n") == 1

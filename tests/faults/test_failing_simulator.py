@@ -1,4 +1,4 @@
-"""A run whose simulators fail: it goes on, says which failed, counts them, and learns from real transitions only."""
+"""A run whose simulators fail continues, reports and counts the failures, and learns from real transitions only."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ALL, FIRSTS = {0, 1, 2, 3}, {0, 2}
         (PPO, "DiesDiscrete-v0", 2, "exited with code 3", FIRSTS),
     ],
 )
-def test_a_run_goes_on_and_says_what_failed(algo, env, workers, what, failing, tmp_path, capsys) -> None:
+def test_a_run_continues_and_reports_what_failed(algo, env, workers, what, failing, tmp_path, capsys) -> None:
     run, named = tmp_path / "run", f"env_id=faults.failing_envs:{env}"
     assert cli.main(["train", *COMMON, *algo, named, f"num_workers={workers}", f"run_dir={run}"]) == 0
-    told = [line for line in capsys.readouterr().out.splitlines() if what in line]
-    assert {f"environment {index}" for index in failing} == {line.split(",")[0] for line in told}
-    assert all("after 9 steps of its episode 2 (reset seed" in line and "was truncated" in line for line in told)
+    notices = [line for line in capsys.readouterr().out.splitlines() if what in line]
+    assert {f"environment {index}" for index in failing} == {line.split(",")[0] for line in notices}
+    assert all("after 9 steps of its episode 2 (reset seed" in line and "was truncated" in line for line in notices)
     counted = [line["charts/env_failures"] for line in runs.metrics(run) if "charts/env_failures" in line]
-    assert counted[-1] == len(told) == len(failing)
+    assert counted[-1] == len(notices) == len(failing)
     state = runs.state(run)
     assert all(
         leaf.isfinite().all() for leaf in state.values() if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
@@ -45,6 +45,6 @@ def test_a_run_goes_on_and_says_what_failed(algo, env, workers, what, failing, t
 
 
 def test_the_first_failure_ends_a_run_that_is_not_supervised(tmp_path) -> None:
-    words = [*COMMON, *SAC, "env_id=faults.failing_envs:Breaks-v0", "num_workers=1", "supervise=false"]
+    arguments = [*COMMON, *SAC, "env_id=faults.failing_envs:Breaks-v0", "num_workers=1", "supervise=false"]
     with pytest.raises(EnvError, match="the gripper broke"):
-        cli.main(["train", *words, f"run_dir={tmp_path / 'run'}"])
+        cli.main(["train", *arguments, f"run_dir={tmp_path / 'run'}"])

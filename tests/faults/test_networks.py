@@ -56,23 +56,23 @@ print(index, endpoint.hosted_here, endpoint.own_address, time.monotonic() - bega
 
 @pytest.fixture(scope="module")
 def network():
-    """Three machines, or a skip where they cannot be made."""
+    """Three machines in network namespaces. The tests are skipped where namespaces are not permitted."""
     sys.path.insert(0, str(ROOT / "benchmarks" / "reliability"))
     try:
         from namespaces import Namespaces
     finally:
         sys.path.pop(0)
     try:
-        made = Namespaces(3)
+        machines = Namespaces(3)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"network namespaces are not permitted here: {error}")
-    yield made
-    made.close()
+    yield machines
+    machines.close()
 
 
-def script(network, index: int, code: str, *words: str) -> subprocess.Popen:
+def script(network, index: int, code: str, *arguments: str) -> subprocess.Popen:
     """Starts a script on a machine."""
-    command = ["ip", "netns", "exec", network.names[index], sys.executable, "-c", code, *words]
+    command = ["ip", "netns", "exec", network.names[index], sys.executable, "-c", code, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(ROOT / "src")})
 
 
@@ -87,41 +87,41 @@ def answering(network):
 
 
 def test_a_cut_link_is_noticed_within_seconds_though_nothing_is_closed(answering):
-    asks = script(answering, 1, ASKS, answering.address(0), "3", "1000")
-    assert asks.stdout.readline() == "ready\n"
+    client = script(answering, 1, ASKS, answering.address(0), "3", "1000")
+    assert client.stdout.readline() == "ready\n"
     answering.link(0, "down")
     try:
-        said, _ = asks.communicate(timeout=30)
+        printed, _ = client.communicate(timeout=30)
     finally:
         answering.link(0, "up")
-    name, seconds = said.splitlines()[-1].split()
-    assert name == "TimeoutError" and float(seconds) < 15, said
+    name, seconds = printed.splitlines()[-1].split()
+    assert name == "TimeoutError" and float(seconds) < 15, printed
 
 
 def test_delay_and_loss_end_no_connection(answering):
     began = time.monotonic()
     with answering.disturbed(0, delay_s=0.03, loss=0.1):
-        said, _ = script(answering, 1, ASKS, answering.address(0), "100", "8").communicate(timeout=60)
-    assert said.count("question") == 8, said
+        printed, _ = script(answering, 1, ASKS, answering.address(0), "100", "8").communicate(timeout=60)
+    assert printed.count("question") == 8, printed
     assert time.monotonic() - began > 100 * 0.03  # so long do the first hundred answers take
 
 
 def test_a_short_cut_ends_no_connection(answering):
-    asks = script(answering, 1, ASKS, answering.address(0), "0", "15")
-    assert asks.stdout.readline() == "ready\n" and "question" in asks.stdout.readline()
+    client = script(answering, 1, ASKS, answering.address(0), "0", "15")
+    assert client.stdout.readline() == "ready\n" and "question" in client.stdout.readline()
     answering.link(0, "down")
     time.sleep(1)
     answering.link(0, "up")
-    said, _ = asks.communicate(timeout=60)
-    assert said.count("question") == 14, said
+    printed, _ = client.communicate(timeout=60)
+    assert printed.count("question") == 14, printed
 
 
 def test_the_next_machine_on_the_list_takes_over_if_the_first_is_cut_off(network):
     endpoints = ",".join(f"{network.address(index)}:29501" for index in range(2))
     network.link(0, "down")
     try:
-        said, _ = script(network, 1, MEETS, endpoints, "0").communicate(timeout=30)
-        index, hosted, own, seconds = said.split()
+        printed, _ = script(network, 1, MEETS, endpoints, "0").communicate(timeout=30)
+        index, hosted, own, seconds = printed.split()
     finally:
         network.link(0, "up")
     assert (index, hosted, own) == ("1", "True", network.address(1)) and float(seconds) < 10
@@ -130,7 +130,7 @@ def test_the_next_machine_on_the_list_takes_over_if_the_first_is_cut_off(network
 # -- powerband on three machines ----------------------------------------------------------------------------------
 
 
-def words(network, folder: Path, index: int, *more: str) -> list[str]:
+def command_line(network, folder: Path, index: int, *more: str) -> list[str]:
     """Command line of a machine; every machine has a private folder."""
     endpoints = ",".join(f"{network.address(each)}:29502" for each in range(3))
     size = "on_policy.num_envs=12 num_steps=16 minibatches=2 gpus=none threads=1 num_workers=0 tensorboard=false"
@@ -154,7 +154,9 @@ def wait(folder: Path, text: str, before: list[str], limit_s: float = 300) -> No
 @pytest.mark.slow
 def test_a_run_survives_the_loss_of_the_machine_at_which_it_meets_and_takes_it_in_again(network, tmp_path):
     more = ("nnodes=2:3", "save_interval_s=2", "env_steps=100000000", "stall_s=20")
-    launchers = [network.start(i, words(network, tmp_path, i, *more), tmp_path / f"machine{i}") for i in range(3)]
+    launchers = [
+        network.start(i, command_line(network, tmp_path, i, *more), tmp_path / f"machine{i}") for i in range(3)
+    ]
     try:
         wait(tmp_path, " steps/s ", [""] * 3)
         time.sleep(5)
@@ -165,7 +167,7 @@ def test_a_run_survives_the_loss_of_the_machine_at_which_it_meets_and_takes_it_i
         before = output(tmp_path)
         assert "whole checkpoints" in "".join(before) and "resumed from" in "".join(before)
         network.link(0, "up")
-        launchers.append(network.start(0, words(network, tmp_path, 0, *more), tmp_path / "machine0"))
+        launchers.append(network.start(0, command_line(network, tmp_path, 0, *more), tmp_path / "machine0"))
         wait(tmp_path, "3 on cpu", before)
         wait(tmp_path, " steps/s ", output(tmp_path))
         assert "Traceback" not in "".join(output(tmp_path))
@@ -180,7 +182,7 @@ def test_a_run_survives_the_loss_of_the_machine_at_which_it_meets_and_takes_it_i
 def run_of_three(network, folder: Path, env_steps: int) -> Iterator[list[subprocess.Popen]]:
     """Trains on three machines. The context begins when they train; after it, all must end with the same checkpoint."""
     more = ("nnodes=3", f"env_steps={env_steps}", "storage=local")
-    launchers = [network.start(i, words(network, folder, i, *more), folder / f"machine{i}") for i in range(3)]
+    launchers = [network.start(i, command_line(network, folder, i, *more), folder / f"machine{i}") for i in range(3)]
     try:
         wait(folder, "3 on cpu", [""] * 3)
         yield launchers
@@ -188,8 +190,8 @@ def run_of_three(network, folder: Path, env_steps: int) -> Iterator[list[subproc
     finally:
         for index in range(3):
             network.kill(index)
-    kept = [folder / f"private{index}" / "checkpoints" / str(env_steps) / "manifest.json" for index in range(3)]
-    assert len({file.read_bytes() for file in kept}) == 1
+    manifests = [folder / f"private{index}" / "checkpoints" / str(env_steps) / "manifest.json" for index in range(3)]
+    assert len({file.read_bytes() for file in manifests}) == 1
 
 
 @pytest.mark.slow

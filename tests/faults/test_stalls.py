@@ -36,15 +36,15 @@ RUNS = {
     "uav": runs.SMALL["iac"],
     "sketchnav": runs.SMALL["sketchnav"],
 }
-"""Recipe -> words of a small run. Only the simulators of gym are processes."""
+"""Recipe -> arguments of a small run. Only the simulators of gym are processes."""
 
 
 class Job:
     """A training run in another process, with what it has printed."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         self.folder, self.output = folder / "run", folder / "output"
-        command = [sys.executable, "-m", "powerband", "train", *words, *runs.COMMON, f"run_dir={self.folder}"]
+        command = [sys.executable, "-m", "powerband", "train", *arguments, *runs.COMMON, f"run_dir={self.folder}"]
         variables = {**os.environ, "OMP_NUM_THREADS": "1"}
         with self.output.open("w") as sink:
             self.process = subprocess.Popen(command, stdout=sink, stderr=sink, env=variables)
@@ -76,9 +76,9 @@ class Job:
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator[Job]:
+def running(folder: Path, *arguments: str) -> Iterator[Job]:
     """A job that has trained for a moment; all of its processes end with the context."""
-    job = Job(folder, *words, "env_steps=100000000", "log_interval_s=0.5")
+    job = Job(folder, *arguments, "env_steps=100000000", "log_interval_s=0.5")
     try:
         job.wait_for("steps/s")
         yield job
@@ -129,8 +129,8 @@ def test_random_stops(tmp_path: Path, number: int) -> None:
     randomness = random.Random(number)
     recipe = randomness.choice(list(RUNS))
     ranks = 2 if recipe in ("gym", "snakes") and randomness.random() < 0.6 else 1
-    words = [*RUNS[recipe], *(["supervise=false"] if recipe == "gym" else [])]
-    with running(tmp_path, *words, f"nproc={ranks}", "stall_s=5") as job:
+    arguments = [*RUNS[recipe], *(["supervise=false"] if recipe == "gym" else [])]
+    with running(tmp_path, *arguments, f"nproc={ranks}", "stall_s=5") as job:
         time.sleep(2 + randomness.uniform(0, 2))
         pids = job.ranks()
         rank = randomness.randrange(len(pids))

@@ -16,8 +16,8 @@ pytestmark = [
 
 def test_a_few_boards_are_bound_by_launches(tmp_path):
     table = tmp_path / "profile.json"
-    words = ["profile", "snakes", "variant=demo", "seconds=2", "probe=false", f"run_dir={tmp_path / 'run'}"]
-    assert main([*words, "--json", str(table)]) == CAUSES["launch-bound"][0]
+    arguments = ["profile", "snakes", "variant=demo", "seconds=2", "probe=false", f"run_dir={tmp_path / 'run'}"]
+    assert main([*arguments, "--json", str(table)]) == CAUSES["launch-bound"][0]
     measured = json.loads(table.read_text())["ranks"][0]
     assert 0.0 < measured["facts"]["device_busy"] < 0.6
     assert {"env", "act", "update"} <= measured["ledger"]["launch"].keys(), "the environments run on the GPU too"

@@ -1,4 +1,4 @@
-"""Sketchnav on a GPU: the same walks and the same images as on the CPU, up to the rounding of the devices.
+"""Sketchnav on a GPU: the same trajectories and images as on the CPU, up to the rounding of the devices.
 
 A policy on the GPU also plays in environments on the CPU: on the drawing page, and while demonstrations are recorded.
 """
@@ -70,7 +70,7 @@ def test_the_drawing_page_plays_a_policy_on_the_gpu(options: list[str]) -> None:
 @pytest.mark.parametrize("actions", ["follower", "policy"])
 def test_a_policy_on_the_gpu_acts_while_demonstrations_are_recorded(tmp_path: Path, actions: str) -> None:
     policy = runs.train("sketchnav", tmp_path / "policy")
-    words = [*runs.SMALL["sketchnav"][1:], "threads=1", "tensorboard=false", "gpus=0", "rules.success_m=5"]
-    words += [f"demo_policy={policy}", f"demo_actions={actions}", f"demos_dir={tmp_path / 'demos'}"]
-    assert cli.main(["train", "sketchnav", "demos", *words, f"run_dir={tmp_path / 'run'}"]) == 0
+    arguments = [*runs.SMALL["sketchnav"][1:], "threads=1", "tensorboard=false", "gpus=0", "rules.success_m=5"]
+    arguments += [f"demo_policy={policy}", f"demo_actions={actions}", f"demos_dir={tmp_path / 'demos'}"]
+    assert cli.main(["train", "sketchnav", "demos", *arguments, f"run_dir={tmp_path / 'run'}"]) == 0
     assert len(read_recording(tmp_path / "demos")[0]["action"]) > 0

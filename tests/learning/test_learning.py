@@ -1,4 +1,4 @@
-"""Each algorithm learns, against a baseline measured beside it, in seconds. The long budgets are marked slow."""
+"""Each algorithm learns in seconds, compared with a baseline that the test measures. Long budgets are marked slow."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from powerband.recipes.snakes import train as snakes
 from powerband.recipes.snakes.evaluation import SCRIPTED_OPPONENTS, as_player, play, summary
 
 
-def trained(tmp_path, *words: str):
+def trained(tmp_path, *arguments: str):
     run = tmp_path / "run"
-    assert cli.main(["train", *words, "gpus=none", "tensorboard=false", f"run_dir={run}"]) == 0
+    assert cli.main(["train", *arguments, "gpus=none", "tensorboard=false", f"run_dir={run}"]) == 0
     return run
 
 
@@ -32,34 +32,42 @@ def test_ppo_balances_the_pole(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_dqn_balances_the_pole(tmp_path, capsys):
-    words = ["gym", "env_id=CartPole-v1", "algo=dqn", "num_workers=0", "threads=1", "off_policy.num_envs=4", "n_step=3"]
+    arguments = [
+        "gym",
+        "env_id=CartPole-v1",
+        "algo=dqn",
+        "num_workers=0",
+        "threads=1",
+        "off_policy.num_envs=4",
+        "n_step=3",
+    ]
     settings = ["dqn.hidden=64,64", "dqn.lr=2e-3", "dqn.tau=0.01", "dqn.epsilon_steps=3000", "global_batch_size=64"]
-    run = trained(tmp_path, *words, *settings, "env_steps=8000", "update_interval=4", "updates_per_interval=3")
-    untrained = trained(tmp_path / "base", *words, "env_steps=1")
+    run = trained(tmp_path, *arguments, *settings, "env_steps=8000", "update_interval=4", "updates_per_interval=3")
+    untrained = trained(tmp_path / "base", *arguments, "env_steps=1")
     assert score(run, capsys)["return_low"] > max(80, 2 * score(untrained, capsys)["return_high"])  # random play: 22
 
 
 @pytest.mark.slow
 def test_fast_td3_swings_the_pendulum_up(tmp_path, capsys):
-    words = ["gym", "variant=fast_td3", "env_id=Pendulum-v1", "num_workers=0", "threads=1", "env_steps=12000"]
+    arguments = ["gym", "variant=fast_td3", "env_id=Pendulum-v1", "num_workers=0", "threads=1", "env_steps=12000"]
     sizes = ["hidden=64,64", "critic_hidden=64,64", "num_envs=16", "global_batch_size=256", "actor_lr=1e-3"]
-    run = trained(tmp_path, *words, *sizes, "critic_lr=1e-3", "learning_starts=500", "random_steps=500")
+    run = trained(tmp_path, *arguments, *sizes, "critic_lr=1e-3", "learning_starts=500", "random_steps=500")
     assert score(run, capsys)["return"] > -400  # random play: about -1200
 
 
 @pytest.mark.slow
 def test_sac_swings_the_pendulum_up(tmp_path, capsys):
-    words = ["gym", "variant=pendulum", "sac.hidden=64,64", "env_steps=5400"]
+    arguments = ["gym", "variant=pendulum", "sac.hidden=64,64", "env_steps=5400"]
     sizes = ["global_batch_size=64", "actor_lr=3e-3", "critic_lr=3e-3"]
-    run = trained(tmp_path, *words, *sizes)
+    run = trained(tmp_path, *arguments, *sizes)
     assert score(run, capsys)["return"] > -400  # random play: about -1200
 
 
 @pytest.mark.slow
 def test_self_play_beats_random_and_its_untrained_self(tmp_path):
-    words = ["snakes", "on_policy.num_envs=128", "anneal_lr=false", "precision=fp32"]
-    run = trained(tmp_path, *words, "env_steps=180000")
-    untrained = trained(tmp_path / "base", *words, "env_steps=1", "lr=1e-9")
+    arguments = ["snakes", "on_policy.num_envs=128", "anneal_lr=false", "precision=fp32"]
+    run = trained(tmp_path, *arguments, "env_steps=180000")
+    untrained = trained(tmp_path / "base", *arguments, "env_steps=1", "lr=1e-9")
     own = as_player(*snakes.load(run))
     for rival in (SCRIPTED_OPPONENTS["random"](), as_player(*snakes.load(untrained))):
         row = summary(play(own, rival, 60, seed=5))

@@ -57,9 +57,9 @@ def test_a_run_that_was_killed_after_its_last_checkpoint_makes_no_further_step(n
     before = runs.state(run)
     shutil.rmtree(run / "policy")
     runs.resume(name, run)
-    after, said = runs.state(run), capsys.readouterr().out
+    after, output = runs.state(run), capsys.readouterr().out
     assert after["shared/run/env_steps"] == before["shared/run/env_steps"]
-    assert after["shared/run/grad_steps"] == before["shared/run/grad_steps"] and "A larger env_steps" in said
+    assert after["shared/run/grad_steps"] == before["shared/run/grad_steps"] and "A larger env_steps" in output
     assert (run / "policy" / "model.safetensors").exists(), "the end that was lost follows"
     steps = [line["env_steps"] for line in runs.metrics(run)]
     assert steps == sorted(set(steps))
@@ -101,7 +101,7 @@ def test_another_seed_gives_another_run(tmp_path):
     assert any("actor" in name for name in runs.differences(one, two))
 
 
-def test_updates_that_overlap_left_pending_are_made_without_it(tmp_path):
+def test_a_resume_without_overlap_runs_the_pending_updates(tmp_path):
     run = runs.train("sac", tmp_path / "run", "env_steps=44", "overlap=true", "num_workers=1", "update_interval=2")
     assert pending_updates(run) > 0
     runs.resume("sac", run, "env_steps=48", "overlap=false")

@@ -44,8 +44,8 @@ def test_a_member_of_a_list_is_named() -> None:
 def test_no_run_trains_on_the_episodes_of_an_evaluation(recipe: str, tmp_path: Path, capsys) -> None:
     """These recipes draw all episodes from one seed; the others hold out plans, goals or initial states."""
     first = load(recipe).held_out_seeds[0]
-    words = {"gym": ["env_id=CartPole-v1"], "snakes": [], "uav": ["variant=smoke"]}[recipe]
-    assert cli.main(["train", recipe, *words, f"seed={first}", f"run_dir={tmp_path / 'run'}"]) == 2
+    arguments = {"gym": ["env_id=CartPole-v1"], "snakes": [], "uav": ["variant=smoke"]}[recipe]
+    assert cli.main(["train", recipe, *arguments, f"seed={first}", f"run_dir={tmp_path / 'run'}"]) == 2
     assert "train on their episodes" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "run").exists()
     assert options(recipe)().seed in load(recipe).held_out_seeds

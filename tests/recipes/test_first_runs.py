@@ -43,7 +43,7 @@ def test_libero_records_trains_and_evaluates_from_nothing(tmp_path: Path, monkey
     pytest.importorskip("libero")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     project = tmp_path / "project"
-    words = [
+    arguments = [
         "train",
         "libero",
         "pipeline",
@@ -52,9 +52,9 @@ def test_libero_records_trains_and_evaluates_from_nothing(tmp_path: Path, monkey
         f"project={project}",
         f"run_dir={tmp_path / 'run'}",
     ]
-    assert cli.main(words) == 0
+    assert cli.main(arguments) == 0
     assert list((project / "runs" / "train" / "videos").glob("*.mp4"))
-    assert cli.main([*words[:-1], f"run_dir={tmp_path / 'again'}"]) == 0, "all stages are done already"
+    assert cli.main([*arguments[:-1], f"run_dir={tmp_path / 'again'}"]) == 0, "all stages are done already"
 
 
 def test_a_refused_run_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -1,11 +1,11 @@
-"""Every command, YAML block and value of the five guides resolves, or is refused with the word to use.
+"""Every command, YAML block and value of the five guides resolves, or is refused with the option to use instead.
 
-The files in ``guides/`` hold the words and values of one guide each. An item has a ``heading`` of the guide and:
+Each file in ``guides/`` holds the arguments and values of one guide. An item has a ``heading`` of the guide and:
 
-- ``train``: words after the name of the training script, which ``powerband train RECIPE`` replaces; with ``ranks`` in
-  an environment of that many ranks, and with ``env`` under these environment variables;
-- ``yaml``: a block, which is read by ``--config``; ``files``: path -> content of other files that the words name;
-- ``eval``: words after ``powerband eval``; ``run``: the run folder that these words name;
+- ``train``: arguments of the training script, which ``powerband train RECIPE`` replaces. ``ranks`` sets the number of
+  ranks in the environment, and ``env`` sets further environment variables;
+- ``yaml``: a block, which ``--config`` reads; ``files``: path -> content of other files that the arguments name;
+- ``eval``: arguments of ``powerband eval``; ``run``: the run folder that these arguments name;
 - ``command``: a command of powerband that replaces a script of the guide; ``file``: a file of a run folder.
 
 ``tools`` are commands of the machine, such as nvidia-smi, which work as they are.
@@ -77,13 +77,13 @@ def resolved(item: dict[str, Any]) -> tuple[Any, str]:
         call = configure_evaluation(shlex.split(item["eval"]))
         assert call is not None
         return Namespace(options=call.options, checkpoint=str(call.folder)), " ".join(call.notices)
-    words = shlex.split(item.get("train", ""))
-    stage = words[:1] if words and "=" not in words[0] and not words[0].startswith("-") else []
-    words = words[len(stage) :]
+    arguments = shlex.split(item.get("train", ""))
+    stage = arguments[:1] if arguments and "=" not in arguments[0] and not arguments[0].startswith("-") else []
+    arguments = arguments[len(stage) :]
     if "yaml" in item:
         Path("block.yaml").write_text(item["yaml"], encoding="utf-8")
-        words += ["--config", "block.yaml"]
-    recipe, chosen, result = configure(item["recipe"], [*stage, *words])
+        arguments += ["--config", "block.yaml"]
+    recipe, chosen, result = configure(item["recipe"], [*stage, *arguments])
     recipe.check_sizes(result.config, launch.world_size(result.config.run))
     return Namespace(result.config, stage=chosen), " ".join(result.notices)
 
@@ -111,8 +111,8 @@ def test_an_item_of_a_guide(item: dict[str, Any], tmp_path: Path, monkeypatch: p
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
     if "run" in item:
-        made = item["run"]
-        make_run(item["recipe"], folder / made["folder"], made["steps"], made.get("best"))
+        run = item["run"]
+        make_run(item["recipe"], folder / run["folder"], run["steps"], run.get("best"))
     for name, value in item.get("env", {}).items():
         monkeypatch.setenv(name, value)
     if "ranks" in item:
@@ -132,8 +132,8 @@ def test_an_item_of_a_guide(item: dict[str, Any], tmp_path: Path, monkeypatch: p
 
 def test_a_run_writes_the_files_of_the_guides(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = [*runs.SMALL["ddpg"], "gpus=none", "threads=1", "env_steps=60", f"run_dir={run}"]
-    assert cli.main(["train", *words]) == 0
+    arguments = [*runs.SMALL["ddpg"], "gpus=none", "threads=1", "env_steps=60", f"run_dir={run}"]
+    assert cli.main(["train", *arguments]) == 0
     written = [path.name for path in run.iterdir()]
     assert "train.log" in written and any(name.startswith("events.out.tfevents") for name in written)
 

@@ -1,4 +1,4 @@
-"""Every word of the guide changes behaviour, and a test shows how."""
+"""Every option of the guide changes behaviour, and a test shows how."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def base(tmp_path_factory):
 @pytest.mark.parametrize(
     "words", [("--batch_size", "64"), ("--a_lr", "1e-2"), ("--c_lr", "1e-2"), ("--seed", "5"), ("--gamma", "0.5")]
 )
-def test_words_that_change_the_learning(words, base, tmp_path):
+def test_options_that_change_the_learning(words, base, tmp_path):
     other = runs.SMALL["ddpg"] if words[0] != "--batch_size" else [w for w in runs.SMALL["ddpg"] if "batch" not in w]
     changed = tmp_path / "changed"
     assert cli.main(["train", *other, *runs.COMMON, f"run_dir={changed}", "env_steps=120", *words]) == 0
@@ -47,14 +47,14 @@ def test_words_that_change_the_learning(words, base, tmp_path):
 
 
 def test_batch_size_is_the_number_of_rows_drawn(tmp_path, capsys):
-    words = [word for word in runs.SMALL["ddpg"] if "batch" not in word]
+    arguments = [argument for argument in runs.SMALL["ddpg"] if "batch" not in argument]
     assert (
-        cli.main(["train", *words, *runs.COMMON, f"run_dir={tmp_path / 'r'}", "env_steps=60", "--batch_size", "48"])
+        cli.main(["train", *arguments, *runs.COMMON, f"run_dir={tmp_path / 'r'}", "env_steps=60", "--batch_size", "48"])
         == 0
     )
-    said = capsys.readouterr()
-    assert "48 over 1 rank(s) = 48 each" in said.out
-    assert "global_batch_size" in said.err and "per rank" in said.err
+    captured = capsys.readouterr()
+    assert "48 over 1 rank(s) = 48 each" in captured.out
+    assert "global_batch_size" in captured.err and "per rank" in captured.err
 
 
 def test_max_episodes_is_a_budget(tmp_path):
@@ -70,7 +70,7 @@ def test_max_episodes_is_a_budget(tmp_path):
     assert runs.metrics(run)[-1]["env_steps"] == 400
 
 
-def test_load_model_goes_on_with_a_run(tmp_path):
+def test_load_model_resumes_a_run(tmp_path):
     run = runs.train("ddpg", tmp_path / "run", "env_steps=100")
     assert cli.main(["train", "snakes", "--load_model", str(run), "env_steps=200"]) == 0
     assert runs.state(run)["shared/run/env_steps"] == 200
@@ -89,13 +89,13 @@ def test_every_algorithm_trains_evaluates_and_exports(name, tmp_path, capsys):
 
     run = runs.train(name, tmp_path / "run", "env_steps=200")
     assert all(torch.isfinite(tensor).all() for tensor in load_file(run / "policy" / "model.safetensors").values())
-    words = ["episodes=2", "video=false", "opponents=random"]
-    words = ["episodes=2"] if name in ("sac", "cartpole") else words
-    words = ["missions=2", "planners=none"] if name in ("coma", "iac", "mappo") else words
+    arguments = ["episodes=2", "video=false", "opponents=random"]
+    arguments = ["episodes=2"] if name in ("sac", "cartpole") else arguments
+    arguments = ["missions=2", "planners=none"] if name in ("coma", "iac", "mappo") else arguments
     capsys.readouterr()
-    assert cli.main(["eval", str(run), *words, "--json"]) == 0
+    assert cli.main(["eval", str(run), *arguments, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert next(row[word] for word in ("games", "episodes", "missions") if word in row) == 2
+    assert next(row[unit] for unit in ("games", "episodes", "missions") if unit in row) == 2
     assert cli.main(["report", str(run)]) == 0
     page = (run / "report.html").read_text()
     assert "charts/SPS" in page or "env_steps" in page
@@ -110,9 +110,9 @@ def test_eval_of_a_named_checkpoint_is_of_that_one(tmp_path, capsys):
     shorter = shutil.copytree(run, tmp_path / "shorter")
     shutil.rmtree(shorter / "checkpoints" / last.name)
     earned = []
-    for word in (run, first, shorter):
+    for target in (run, first, shorter):
         capsys.readouterr()
-        assert cli.main(["eval", str(word), "episodes=2", "--json"]) == 0
+        assert cli.main(["eval", str(target), "episodes=2", "--json"]) == 0
         earned.append(json.loads(capsys.readouterr().out)[0]["return"])
     assert earned[1] == earned[2] != earned[0]
     assert (first / "eval-episodes.json").exists() and not (last / "eval-episodes.json").exists()

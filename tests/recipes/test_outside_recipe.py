@@ -51,9 +51,9 @@ def test_an_installed_recipe_is_listed_trained_and_evaluated(
 ) -> None:
     common = ["gpus=none", "threads=1", "tensorboard=false"]
     run, base = tmp_path / "run", tmp_path / "base"
-    words = [sys.executable, "-m", "powerband", "train", "point-mass", "env_steps=64000", *common, f"run_dir={run}"]
+    command = [sys.executable, "-m", "powerband", "train", "point-mass", "env_steps=64000", *common, f"run_dir={run}"]
     environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT / 'src'}"}
-    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert cli.main(["list"]) == 0
     listed = capsys.readouterr().out

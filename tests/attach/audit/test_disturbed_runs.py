@@ -69,7 +69,7 @@ def test_a_script_whose_unchanged_runs_fail_again_ends_the_audit(
     assert isinstance(found, ScriptFailed) and (found.console, found.status) == ("port in use", 1)
 
 
-def test_a_stopped_write_of_a_worker_is_said_before_the_failure_that_it_causes(
+def test_a_stopped_write_of_a_worker_is_reported_before_the_failure_that_it_causes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside = {"kind": "outside", "path": "/data/out"}

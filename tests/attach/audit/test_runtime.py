@@ -80,10 +80,10 @@ for _ in range(6000):
 """
 
 
-def run(folder: Path, script: str, *words: str, window: float = 60.0) -> ShortRun:
+def run(folder: Path, script: str, *arguments: str, window: float = 60.0) -> ShortRun:
     """Runs a script until its end, or until its window has ended. The instrumentation must not have failed."""
     (folder / "train.py").write_text(script)
-    found = run_short([sys.executable, "train.py", *words], folder, {}, Limits(window_s=window, most_s=90))
+    found = run_short([sys.executable, "train.py", *arguments], folder, {}, Limits(window_s=window, most_s=90))
     assert found.status == 0 and not found.lines("failure"), found.console
     return found
 

@@ -47,7 +47,7 @@ QUIET = Observed(
 )
 
 
-def seen(**figures: Any) -> Observed:
+def observation(**figures: Any) -> Observed:
     return dataclasses.replace(QUIET, **figures)
 
 
@@ -60,7 +60,7 @@ def test_a_script_that_waits_for_nothing_gets_no_change() -> None:
 
 
 def test_workers_are_tried_only_for_loaders_that_are_waited_for() -> None:
-    waiting = seen(seconds={"data_wait": 8.0, "other": 2.0}, thread_s=2.0, cpu_s=2.0, loaders=[LOADER])
+    waiting = observation(seconds={"data_wait": 8.0, "other": 2.0}, thread_s=2.0, cpu_s=2.0, loaders=[LOADER])
     assert names(waiting) == [("num_workers", 4), ("num_workers", 2)]  # with four, the loop is the slowest part
     assert names(dataclasses.replace(waiting, loaders=[dataclasses.replace(LOADER, iterable=True)])) == []
     fast = dataclasses.replace(LOADER, wait_s=0.1)
@@ -68,9 +68,9 @@ def test_workers_are_tried_only_for_loaders_that_are_waited_for() -> None:
 
 
 def test_workers_that_compute_are_bounded_by_the_cores() -> None:
-    computing = seen(seconds={"data_wait": 8.0}, loaders=[LOADER])
+    computing = observation(seconds={"data_wait": 8.0}, loaders=[LOADER])
     assert workers_gain(computing, LOADER, 4) == pytest.approx(1.0, abs=0.02)  # ten processor seconds on two cores
-    waiting = seen(seconds={"data_wait": 8.0}, thread_s=2.0, cpu_s=2.0, loaders=[LOADER])
+    waiting = observation(seconds={"data_wait": 8.0}, thread_s=2.0, cpu_s=2.0, loaders=[LOADER])
     assert workers_gain(waiting, LOADER, 2) == pytest.approx(10 / 4 - 1)
     assert workers_gain(waiting, LOADER, 8) == pytest.approx(10 / 2.05 - 1)
     assert persistent_gain(waiting, dataclasses.replace(LOADER, start_s=2.0)) == pytest.approx(0.25)
@@ -78,26 +78,26 @@ def test_workers_that_compute_are_bounded_by_the_cores() -> None:
 
 def test_changes_of_workers_that_exist() -> None:
     loader = dataclasses.replace(LOADER, num_workers=1, iterators=5, start_s=1.0)
-    found = names(seen(seconds={"data_wait": 9.0}, thread_s=1.0, cpu_s=1.0, loaders=[loader]))
+    found = names(observation(seconds={"data_wait": 9.0}, thread_s=1.0, cpu_s=1.0, loaders=[loader]))
     assert {name for name, _ in found} == {"num_workers", "persistent_workers", "prefetch_factor"}
-    on_gpu = seen(seconds={"data_wait": 9.0}, cpu_s=1.0, loaders=[loader], device="cuda:0")
+    on_gpu = observation(seconds={"data_wait": 9.0}, cpu_s=1.0, loaders=[loader], device="cuda:0")
     assert ("pin_memory", True) in names(on_gpu) and ("pin_memory", True) not in found
 
 
 def test_vector_environments(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(rehearsal, "async_step_s", lambda *figures: asked.append(figures))  # None: it fails
+    rehearsals = []
+    monkeypatch.setattr(rehearsal, "async_step_s", lambda *figures: rehearsals.append(figures))  # None: it fails
     site = {"what": "SyncVectorEnv", "name": "SyncVectorEnv", "where": "/w.py:3", "value": None, "switches": {}}
-    sync = seen(seconds={"env": 9.0}, thread_s=1.0, env_calls=100, num_envs=4, sites=[site])
+    sync = observation(seconds={"env": 9.0}, thread_s=1.0, env_calls=100, num_envs=4, sites=[site])
     assert names(sync) == [("vector_env", "async")]
-    assert asked == [(4, pytest.approx(9 / 400), 0.0)]
+    assert rehearsals == [(4, pytest.approx(9 / 400), 0.0)]
     assert async_gain(sync, lambda *_: None) == pytest.approx(10 / (1 + 9 / 4 + 0.08) - 1)
     assert async_gain(sync, lambda *_: 0.03) == pytest.approx(10 / (1 + 3) - 1)
     computing = dataclasses.replace(sync, thread_s=10.0)
     assert async_gain(computing, lambda *_: None) == pytest.approx(10 / (1 + 9 / 2 + 0.08) - 1)
     assert names(dataclasses.replace(sync, num_envs=1)) == []
     parallel = {**site, "what": "AsyncVectorEnv", "name": "AsyncVectorEnv"}
-    fast = seen(seconds={"env_wait": 9.0}, env_calls=1000, num_envs=4, sites=[parallel], workers_env_s=1.0)
+    fast = observation(seconds={"env_wait": 9.0}, env_calls=1000, num_envs=4, sites=[parallel], workers_env_s=1.0)
     assert names(fast) == [("vector_env", "sync")] and sync_gain(fast) == pytest.approx(4.0)
 
 
@@ -110,7 +110,7 @@ def test_environments_in_processes_are_rehearsed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_threads_and_optimisers() -> None:
-    updating = seen(seconds={"update": 10.0}, sites=SITES)
+    updating = observation(seconds={"update": 10.0}, sites=SITES)
     assert set(names(updating)) == {("threads", 1), ("optimizer", "foreach")}
     assert ("optimizer", "fused") in names(updating, True)  # its results differ in the last bits
     assert ("threads", 2) in names(dataclasses.replace(updating, threads=16))
@@ -123,7 +123,7 @@ def test_nothing_that_changes_results_is_tried_unless_it_is_allowed(monkeypatch:
     monkeypatch.setattr(plausible.shutil, "which", lambda name: "/usr/bin/g++")
     rendering = Line("env", "/w.py:1", "", "/x/site-packages/mujoco/renderer.py:9", 3.0)
     for device in ("cpu", "cuda:0"):
-        found = seen(seconds={"update": 7.0, "env": 3.0}, sites=SITES, device=device, lines=[rendering])
+        found = observation(seconds={"update": 7.0, "env": 3.0}, sites=SITES, device=device, lines=[rendering])
         assert all(not change.numerics for change in plausible_changes(found, False))
         numeric = {change.name for change in plausible_changes(found, True) if change.numerics}
         assert numeric >= {"autocast", "compile", "shadows", "optimizer"} | ({"tf32"} if device != "cpu" else set())
@@ -135,7 +135,7 @@ def test_output(tmp_path: Any) -> None:
     script.write_text("x = 1\nprint(x)\n")
     lines = [Line("log", f"{script}:1", "", "", 4.0), Line("save", f"{script}:1", "", "", 2.0)]
     site = {"what": "SummaryWriter", "name": "SummaryWriter", "where": f"{script}:1", "value": None, "switches": {}}
-    found = seen(seconds={"log": 4.0, "save": 2.0}, lines=lines)
+    found = observation(seconds={"log": 4.0, "save": 2.0}, lines=lines)
     assert names(found) == [("save_every", 10)]  # no known logger
     logging = dataclasses.replace(found, sites=[site], logger_share=0.4)
     assert names(logging) == [("log_every", 10), ("save_every", 10)]
@@ -145,13 +145,13 @@ def test_output(tmp_path: Any) -> None:
     assert save.predicted is None and save.at_most == pytest.approx(1 / 0.8 - 1), "the logger's thread may be the limit"
     assert all(change.predicted is not None for change in plausible_changes(logging, False))
     assert cadence_gain(0.5, 10) == pytest.approx(1 / 0.55 - 1)
-    assert names(seen(lines=[Line("other", f"{script}:2", "", "", 4.0)])) == [("print_every", 10)]
-    assert names(seen(lines=[Line("other", "", "", "/s/site-packages/tqdm/std.py:9", 4.0)])) == [("tqdm", 10)]
+    assert names(observation(lines=[Line("other", f"{script}:2", "", "", 4.0)])) == [("print_every", 10)]
+    assert names(observation(lines=[Line("other", "", "", "/s/site-packages/tqdm/std.py:9", 4.0)])) == [("tqdm", 10)]
 
 
 def test_lines_of_other_processes_do_not_add_up() -> None:
     rendering = Line("env", "/w.py:1", "", "/x/site-packages/mujoco/renderer.py:9", 6.0)
-    found = seen(seconds={"env": 6.0}, lines=[], worker_lines=[[rendering], [rendering]])
+    found = observation(seconds={"env": 6.0}, lines=[], worker_lines=[[rendering], [rendering]])
     changes = [change for change in plausible_changes(found, True) if change.name == "shadows"]
     assert [change.at_most for change in changes] == [pytest.approx(1.5)]
     assert cadence_gain(1.2, 10) < 1000  # at most the gain if the calls took no time

@@ -77,8 +77,10 @@ def test_threads_classes_functions_and_optimisers(script: Path) -> None:
         "envs = AsyncVectorEnv([make for _ in range(4)])",
     ]
     script.write_text(SOURCE, encoding="utf-8")
-    made = of_vector_env([{"what": "make_vec", "name": "make_vec", "where": f"{script}:13"}], "async")
-    assert applied(made.diff, script) == ['made = gym.make_vec("CartPole-v1", num_envs=4, vectorization_mode="async")']
+    change = of_vector_env([{"what": "make_vec", "name": "make_vec", "where": f"{script}:13"}], "async")
+    assert applied(change.diff, script) == [
+        'made = gym.make_vec("CartPole-v1", num_envs=4, vectorization_mode="async")'
+    ]
     script.write_text(SOURCE, encoding="utf-8")
     fused = of_optimizers([{"name": "AdamW", "where": f"{script}:14"}], "fused")
     assert applied(fused.diff, script)[0].endswith("lr=1e-3, fused=True)")

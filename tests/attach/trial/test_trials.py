@@ -165,7 +165,7 @@ def test_slow_environments_gain_by_processes(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(STEPPING)
-    words = [
+    arguments = [
         "profile",
         "seconds=4",
         "wait=4",
@@ -175,7 +175,7 @@ def test_slow_environments_gain_by_processes(
         "page=page.html",
         "--json=profile.json",
     ]
-    assert main([*words, "--", sys.executable, "train.py"]) == 0
+    assert main([*arguments, "--", sys.executable, "train.py"]) == 0
     out, report = capfd.readouterr()
     profile = json.loads((tmp_path / "profile.json").read_text())
     jsonschema.Draft202012Validator(schema("profile")).validate(profile)
@@ -193,21 +193,30 @@ def test_slow_environments_gain_by_processes(
 def test_ctrl_c_prints_what_is_known(tmp_path: Path) -> None:
     """The only test of whole trials that is not slow, so that every run of the tests contains some."""
     (tmp_path / "train.py").write_text(STEPPING)
-    words = ["profile", "seconds=4", "wait=1", "--try", "try_seconds=1", "--json=profile.json", "--", sys.executable]
-    command = [sys.executable, "-m", "powerband", *words, "train.py"]
+    arguments = [
+        "profile",
+        "seconds=4",
+        "wait=1",
+        "--try",
+        "try_seconds=1",
+        "--json=profile.json",
+        "--",
+        sys.executable,
+    ]
+    command = [sys.executable, "-m", "powerband", *arguments, "train.py"]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stderr is not None
-        seen = []
+        lines = []
         for line in process.stderr:
-            seen.append(line)
+            lines.append(line)
             if "run 3 of 7" in line:  # as a terminal does, for the whole group
                 os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 0, "".join(seen)
+        assert process.wait(60) == 0, "".join(lines)
     (change,) = json.loads((tmp_path / "profile.json").read_text())["tried"]
-    assert change["verdict"] == "unfinished" and change["runs"] == 1 and change["interval"] is None, "".join(seen)
-    assert change["realised"] > 0 and any("interrupted" in line for line in seen)
+    assert change["verdict"] == "unfinished" and change["runs"] == 1 and change["interval"] is None, "".join(lines)
+    assert change["realised"] > 0 and any("interrupted" in line for line in lines)
 
 
 @pytest.mark.slow
@@ -216,8 +225,8 @@ def test_a_loader_without_workers_gains_by_workers(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(WAITING)
-    words = ["profile", "seconds=3", "--try", "--env", "try_seconds=1", "try_budget=120", "--json=profile.json"]
-    assert main([*words, "--", sys.executable, "train.py", "own"]) == 0
+    arguments = ["profile", "seconds=3", "--try", "--env", "try_seconds=1", "try_budget=120", "--json=profile.json"]
+    assert main([*arguments, "--", sys.executable, "train.py", "own"]) == 0
     out, report = capfd.readouterr()
     profile = json.loads((tmp_path / "profile.json").read_text())
     jsonschema.Draft202012Validator(schema("profile")).validate(profile)

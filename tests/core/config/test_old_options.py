@@ -17,8 +17,8 @@ OLD = OldOptions(
 
 
 def test_old_values_become_a_stage_settings_or_nothing() -> None:
-    words = ["--mode=train", "--fast-mode", "env='old'", "--gone", "5", "--file", "a.yaml", "kept=1", "seed=2"]
-    flags, stage, notices = OLD.rewrite(from_arguments(words))
+    arguments = ["--mode=train", "--fast-mode", "env='old'", "--gone", "5", "--file", "a.yaml", "kept=1", "seed=2"]
+    flags, stage, notices = OLD.rewrite(from_arguments(arguments))
     assert stage == "train"
     assert [(flag.name, flag.value) for flag in flags] == [
         ("compile", "true"),

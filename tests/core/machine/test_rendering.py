@@ -134,11 +134,11 @@ def test_a_run_prints_its_rendering_and_its_workers_inherit_it(tmp_path: Path) -
     command = [sys.executable, "-m", "powerband", *arguments.split()]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    seen = [json.loads(path.read_text()) for path in tmp_path.glob("seen-*.json")]
+    worker_variables = [json.loads(path.read_text()) for path in tmp_path.glob("seen-*.json")]
     expected = settings({}, *_unavailable_backends()).variables
-    assert len(seen) == 2 and all(
-        {name: value for name, value in found.items() if value} == expected for found in seen
-    ), seen
+    assert len(worker_variables) == 2 and all(
+        {name: value for name, value in found.items() if value} == expected for found in worker_variables
+    ), worker_variables
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("rendering ")]
     assert settings({}, *_unavailable_backends()).line in line
 

@@ -34,7 +34,7 @@ def test_an_interface_that_the_user_has_chosen_stays() -> None:
     assert environment["GLOO_SOCKET_IFNAME"] in loopback.INTERFACES
 
 
-def test_ranks_of_several_machines_are_told_from_those_of_one() -> None:
+def test_ranks_of_several_machines_are_distinguished_from_those_of_one() -> None:
     assert loopback.is_one_machine({"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"})
     assert not loopback.is_one_machine({"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "4"})
     assert not loopback.is_one_machine({"WORLD_SIZE": "4"})

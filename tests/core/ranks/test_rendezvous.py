@@ -118,13 +118,15 @@ def test_the_interface_of_an_address() -> None:
 def machine(folder: Path, port: int, run_dir: Path, *more: str) -> subprocess.Popen:
     """A launcher as on one machine of two, with one rank."""
     folder.mkdir(exist_ok=True)
-    words = "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 num_steps=16".split()
-    words += "minibatches=2 env_steps=256 gpus=none threads=1 num_workers=0 tensorboard=false nnodes=2".split()
-    words += [f"run_dir={run_dir}", f"rdzv_endpoint=127.0.0.1:{port}", *more]
+    arguments = (
+        "gym env_id=CartPole-v1 algo=ppo ppo.hidden=16 shared_trunk=true on_policy.num_envs=4 num_steps=16".split()
+    )
+    arguments += "minibatches=2 env_steps=256 gpus=none threads=1 num_workers=0 tensorboard=false nnodes=2".split()
+    arguments += [f"run_dir={run_dir}", f"rdzv_endpoint=127.0.0.1:{port}", *more]
     drop = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     environment = {name: value for name, value in os.environ.items() if name not in drop}
     environment |= {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "powerband", "train", *words]
+    command = [sys.executable, "-m", "powerband", "train", *arguments]
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

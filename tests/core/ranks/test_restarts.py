@@ -57,8 +57,8 @@ def test_a_restart_keeps_what_was_learned_after_the_checkpoint_that_the_command_
     run = tmp_path / "run"
 
     def resume(target: str, steps: int) -> str:
-        words = [*runs.SMALL["ddpg"], f"resume={target}", f"env_steps={steps}"]
-        assert cli.main(["train", *words]) == 0 and not restarts.reported(), capsys.readouterr().err
+        arguments = [*runs.SMALL["ddpg"], f"resume={target}", f"env_steps={steps}"]
+        assert cli.main(["train", *arguments]) == 0 and not restarts.reported(), capsys.readouterr().err
         return capsys.readouterr().out
 
     assert train(run, 80) == 0
@@ -120,7 +120,7 @@ def test_each_machine_keeps_its_own_devices_after_a_restart(tmp_path, launcher):
 def test_a_user_error_of_another_rank_is_reported_too(launcher, monkeypatch):
     """The launcher of a second machine does not see the report of rank 0, and would start its ranks again."""
     statuses = iter((1, 2))
-    monkeypatch.setitem(cli.COMMANDS, "list", (lambda words: sys.exit(next(statuses)), "", ""))
+    monkeypatch.setitem(cli.COMMANDS, "list", (lambda arguments: sys.exit(next(statuses)), "", ""))
     with pytest.raises(SystemExit):
         cli.main(["list"])
     assert not restarts.reported()
@@ -153,8 +153,8 @@ def test_torchrun_may_restart_ranks_if_it_has_an_id(monkeypatch, tmp_path, capsy
 def test_several_machines_with_restarts_need_a_common_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "_elastic", lambda *settings: pytest.fail("ranks were started"))
-    words = ["train", *runs.SMALL["ddpg"], "gpus=none", "nnodes=1:2", "rdzv_endpoint=127.0.0.1:29987"]
-    assert cli.main(words) == 2
+    arguments = ["train", *runs.SMALL["ddpg"], "gpus=none", "nnodes=1:2", "rdzv_endpoint=127.0.0.1:29987"]
+    assert cli.main(arguments) == 2
     assert "requires a run_dir, so that restarted ranks find" in capsys.readouterr().err and not list(
         tmp_path.iterdir()
     )

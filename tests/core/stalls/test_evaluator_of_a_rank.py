@@ -53,9 +53,9 @@ def test_the_work_of_the_evaluator_counts_while_the_rank_waits_for_it(
         progress.beat[0] = time.perf_counter_ns() + progress.phase(phase)
         observer, start = RankObserver(page, suspect_s=0.0), time.perf_counter_ns()
         for second in (1, 2, 3):  # moments of the clock, not time that passes
-            seen = observer.observe(start + second * 10**9)
-        assert seen is not None
-        assert (seen.idle_s > 2) == idle
+            observation = observer.observe(start + second * 10**9)
+        assert observation is not None
+        assert (observation.idle_s > 2) == idle
     finally:
         rank.send_signal(signal.SIGCONT)
         rank.stdin.close()

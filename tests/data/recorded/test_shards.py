@@ -69,16 +69,16 @@ def test_new_data_replace_all_old_data(tmp_path):
 
 def test_old_data_are_deleted_after_the_new_ones_are_in_place(tmp_path, monkeypatch):
     folder, old = write_shards(tmp_path / "data", rows_from(10), {"turn": 1}), tmp_path / ".data.old"
-    replace, seen = os.replace, []
+    replace, rows_in_old_folder = os.replace, []
 
     def observed(source, target):
         if target == folder:
-            seen.append(read_shards(old)["task"].numel())
+            rows_in_old_folder.append(read_shards(old)["task"].numel())
         replace(source, target)
 
     monkeypatch.setattr(shards.os, "replace", observed)
     write_shards(folder, rows_from(2), {"turn": 2})
-    assert seen == [10], "a kill at this point loses neither the old data nor the new ones"
+    assert rows_in_old_folder == [10], "a kill at this point loses neither the old data nor the new ones"
     assert read_manifest(folder)["facts"] == {"turn": 2} and not old.exists()
 
 
@@ -132,5 +132,5 @@ def test_an_error_on_one_rank_ends_all_ranks(tmp_path):
             return str(error)
 
     with ThreadPoolExecutor(2) as pool:
-        said = list(pool.map(write, range(2)))
-    assert said[0] == said[1] and "No space left on device" in said[0] and not (tmp_path / "data").exists()
+        messages = list(pool.map(write, range(2)))
+    assert messages[0] == messages[1] and "No space left on device" in messages[0] and not (tmp_path / "data").exists()

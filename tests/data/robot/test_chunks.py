@@ -36,7 +36,7 @@ IMAGES = {
 
 def episodes(**changed: object) -> RobotEpisodes:
     torch.manual_seed(0)
-    made = RobotEpisodes(
+    defaults = RobotEpisodes(
         joints=torch.randn(ROWS, 7),
         gripper=torch.rand(ROWS),
         eef_pos=torch.randn(ROWS, 3),
@@ -50,7 +50,7 @@ def episodes(**changed: object) -> RobotEpisodes:
         images=lambda: iter([(0, IMAGES)]),
         fingerprint="a",
     )
-    return dataclasses.replace(made, **changed)
+    return dataclasses.replace(defaults, **changed)
 
 
 def frames(folder: Path, of: RobotEpisodes) -> FrameCache:

@@ -46,16 +46,18 @@ def test_an_external_vector_has_the_trajectories_of_worker_processes(env_id: str
 
 
 def test_actions_are_within_float64_bounds() -> None:
-    space, seen = gymnasium.spaces.Box(-0.1, 0.1, (1,), np.float64), []
+    space, actions = gymnasium.spaces.Box(-0.1, 0.1, (1,), np.float64), []
 
     def make() -> gymnasium.Env:
         pendulum = gymnasium.make("Pendulum-v1")
-        return gymnasium.wrappers.TransformAction(pendulum, lambda action: seen.append(action.copy()) or action, space)
+        return gymnasium.wrappers.TransformAction(
+            pendulum, lambda action: actions.append(action.copy()) or action, space
+        )
 
     env = ExternalVecEnv(GymnasiumVector(SyncVectorEnv([make])))
     env.reset(0)
     env.step(torch.tensor([[9.0]]))
-    assert space.contains(seen[0]), f"{seen[0].dtype} {seen[0][0]:.12f}, the float32 number nearest to 0.1"
+    assert space.contains(actions[0]), f"{actions[0].dtype} {actions[0][0]:.12f}, the float32 number nearest to 0.1"
 
 
 def test_same_step_reads_final_obs_and_metrics_from_info() -> None:

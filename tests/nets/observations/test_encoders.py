@@ -65,12 +65,14 @@ def test_the_same_image_gives_the_same_features_in_both_layouts():
 
 def test_bytes_are_scaled_and_stacked_frames_joined():
     encoder = ObsEncoder(TensorSpec((2, 10, 10, 3), BYTES, high=255.0))
-    seen = []
-    encoder.images["image"].convolutions.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    network_inputs = []
+    encoder.images["image"].convolutions.register_forward_hook(
+        lambda module, inputs, output: network_inputs.append(inputs[0])
+    )
     image = torch.randint(0, 256, (5, 2, 10, 10, 3), dtype=BYTES)
     assert encoder(image).shape == (5, encoder.width)
     expected = image.permute(0, 1, 4, 2, 3).reshape(5, 6, 10, 10).float() / 255
-    assert torch.allclose(seen[0], expected)
+    assert torch.allclose(network_inputs[0], expected)
 
 
 def test_a_tree_is_joined_with_categories_as_one_hot_vectors():

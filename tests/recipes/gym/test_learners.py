@@ -22,7 +22,7 @@ AGENTS = EnvSpec(
 )
 
 
-def made(spec: EnvSpec, *arguments: str) -> Learner:
+def build_learner(spec: EnvSpec, *arguments: str) -> Learner:
     return make_learner(configure("gym", ["hyper=default", *arguments])[2].config, spec, RankContext.single())
 
 
@@ -39,19 +39,19 @@ def made(spec: EnvSpec, *arguments: str) -> Learner:
 )
 def test_a_state_that_no_network_reads_is_refused(spec, arguments):
     with pytest.raises(ConfigError, match="an entry named state.*Rename the entry.*algo=ppo ppo.shared_trunk=false"):
-        made(spec, *arguments)
-    made(replace(spec, obs={"view": spec.obs["view"], "robot_state": spec.obs["state"]}), *arguments)
+        build_learner(spec, *arguments)
+    build_learner(replace(spec, obs={"view": spec.obs["view"], "robot_state": spec.obs["state"]}), *arguments)
 
 
 @pytest.mark.parametrize("spec", [BOX, DISCRETE, AGENTS], ids=["box", "discrete", "agents"])
 def test_the_central_critic_of_ppo_reads_the_state(spec):
-    learner = made(spec, "algo=ppo")
+    learner = build_learner(spec, "algo=ppo")
     obs = {name: torch.randn(5, *part.shape) for name, part in spec.obs.items()}
     assert (learner.value(obs) != learner.value({**obs, "state": obs["state"] + 1})).all()
 
 
 def test_the_agent_axis_makes_no_image_of_bytes():
     spec = EnvSpec(TensorSpec((8, 9), torch.uint8), TensorSpec((8,), torch.int64), num_actions=3, num_agents=8)
-    assert made(spec, "algo=ppo").encoder is None
+    assert build_learner(spec, "algo=ppo").encoder is None
     images = replace(spec, obs=TensorSpec((8, 4, 36, 36, 3), torch.uint8))
-    assert made(images, "algo=ppo").encoder is not None
+    assert build_learner(images, "algo=ppo").encoder is not None

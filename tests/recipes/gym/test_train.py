@@ -56,21 +56,28 @@ def test_actions_of_several_entries_are_trained_on_and_masked(tmp_path, capsys):
 
 @pytest.mark.parametrize("algo", ["sac", "td3", "dqn"])
 def test_actions_of_several_entries_are_refused_by_other_algorithms(tmp_path, capsys, algo):
-    words = ["train", "gym", "env_id=contract.registered:Dials-v0", f"algo={algo}", *SMALL, f"run_dir={tmp_path / 'r'}"]
-    assert cli.main(words) != 0
+    arguments = [
+        "train",
+        "gym",
+        "env_id=contract.registered:Dials-v0",
+        f"algo={algo}",
+        *SMALL,
+        f"run_dir={tmp_path / 'r'}",
+    ]
+    assert cli.main(arguments) != 0
     message = capsys.readouterr().err
     assert f"algo={algo} needs" in message and "algo=ppo" in message
 
 
 @pytest.mark.parametrize("algo", ["sac", "td3", "fast_td3"])
 def test_goals_are_relabelled(tmp_path, capsys, algo):
-    words = ("env_id=contract.registered:Reach-v0", f"algo={algo}", "hindsight=4", *OFF_POLICY)
-    assert train_and_evaluate(tmp_path, capsys, *words, trust=True)["length"] == 10
+    arguments = ("env_id=contract.registered:Reach-v0", f"algo={algo}", "hindsight=4", *OFF_POLICY)
+    assert train_and_evaluate(tmp_path, capsys, *arguments, trust=True)["length"] == 10
 
 
 def test_relabelling_needs_a_vectorised_reward(tmp_path, capsys):
-    words = ["env_id=contract.registered:ReachOne-v0", "algo=sac", "hindsight=4", *OFF_POLICY, *SMALL]
-    assert cli.main(["train", "gym", *words, f"run_dir={tmp_path / 'run'}"]) != 0
+    arguments = ["env_id=contract.registered:ReachOne-v0", "algo=sac", "hindsight=4", *OFF_POLICY, *SMALL]
+    assert cli.main(["train", "gym", *arguments, f"run_dir={tmp_path / 'run'}"]) != 0
     assert "compute_reward is not vectorised" in capsys.readouterr().err
 
 

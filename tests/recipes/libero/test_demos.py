@@ -1,4 +1,4 @@
-"""The stage demos of libero records what is missing, replaces nothing, and can be interrupted."""
+"""The stage ``demos`` of libero records missing demonstrations, overwrites none, and can be interrupted."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ from powerband.recipes.libero import demos
 pytest.importorskip("libero", reason="LIBERO is not installed")
 
 
-def test_an_episode_in_place_of_a_removed_one_replaces_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_episode_after_a_removal_overwrites_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = configure("libero", ["variant=smoke", "demo_episodes=3"])[2].config
     recording = Recording(tmp_path, {})
     for number in range(3):
@@ -72,9 +70,9 @@ def test_a_signal_ends_the_recording_and_the_same_command_continues_it(tmp_path:
     process.send_signal(signal.SIGTERM)
     message = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGTERM, message
-    recorded = len(list(episodes.glob("*.safetensors")))
-    assert 0 < recorded < 1000 and not (episodes.parent / "manifest.json").exists()
+    num_recorded = len(list(episodes.glob("*.safetensors")))
+    assert 0 < num_recorded < 1000 and not (episodes.parent / "manifest.json").exists()
     command[-2] = f"run_dir={tmp_path / 'again'}"
-    subprocess.run([*command, f"demo_episodes={recorded + 1}"], check=True, timeout=120)
+    subprocess.run([*command, f"demo_episodes={num_recorded + 1}"], check=True, timeout=120)
     starts = read_recording(episodes.parent)[0]["start"]
-    assert len(set(starts.tolist())) == recorded + 1
+    assert len(set(starts.tolist())) == num_recorded + 1

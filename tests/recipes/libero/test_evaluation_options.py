@@ -1,4 +1,4 @@
-"""Options of an evaluation that mean something else in the guide's code are explained with both numbers."""
+"""The evaluation explains options that have another meaning in the guide's code, and states both numbers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from powerband.recipes.libero.evaluation_options import finalize_evaluation
 from powerband.recipes.libero.settings import Evaluation
 
 
-def test_an_encoder_named_by_the_hub_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_name_of_an_encoder_selects_the_encoder_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     options, (message,) = finalize_evaluation(Config(text_encoder="t5"), Evaluation(text_encoder="google/t5-v1_1-xxl"))
     assert options.text_encoder == "" and message.endswith("The run's encoder applies: t5.")
     (tmp_path / "google" / "t5-v1_1-xxl").mkdir(parents=True)
-    given = Evaluation(text_encoder="google/t5-v1_1-xxl")
-    assert finalize_evaluation(Config(), given) == (given, []), "an existing folder is used"
-    given = Evaluation(vision_encoder="/models/siglip")
-    assert finalize_evaluation(Config(), given) == (given, []), "a missing folder is refused later"
+    evaluation = Evaluation(text_encoder="google/t5-v1_1-xxl")
+    assert finalize_evaluation(Config(), evaluation) == (evaluation, []), "an existing folder is used"
+    evaluation = Evaluation(vision_encoder="/models/siglip")
+    assert finalize_evaluation(Config(), evaluation) == (evaluation, []), "a missing folder is refused later"
 
 
 def test_the_limit_of_an_episode_is_stated_in_actions_and_inferences() -> None:
@@ -28,7 +30,7 @@ def test_the_limit_of_an_episode_is_stated_in_actions_and_inferences() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({"num_tasks": 2}, True),
         ({"num_tasks": 1}, False),
@@ -37,6 +39,6 @@ def test_the_limit_of_an_episode_is_stated_in_actions_and_inferences() -> None:
         ({"num_tasks": 2, "benchmark": "libero_10"}, False),
     ],
 )
-def test_more_tasks_than_the_run_has_are_mentioned(options: dict, said: bool) -> None:
+def test_more_tasks_than_the_run_has_are_mentioned(options: dict, expected: bool) -> None:
     _, messages = finalize_evaluation(Config(), Evaluation(**options))
-    assert bool(messages) == said
+    assert bool(messages) == expected

@@ -1,4 +1,4 @@
-"""The stage pipeline of libero: its stages accept the settings that it passes on, and its message continues it."""
+"""The stage ``pipeline`` of libero passes valid settings to its stages, and states the command that continues it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from powerband.recipes.libero.pipeline import pipeline
 SMOKE = ["pipeline", "variant=smoke"]
 
 
-def commands_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str, status: int = 0) -> list[list[str]]:
-    """Returns the command lines after ``powerband`` that a pipeline starts; each ends with `status`."""
+def started_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *options: str, status: int = 0
+) -> list[list[str]]:
+    """Returns the command lines after ``powerband`` that a pipeline starts; each command exits with `status`."""
     started: list[list[str]] = []
 
     def start(command: list[str], run: Any) -> int:
@@ -29,47 +31,47 @@ def commands_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *words: str, st
     monkeypatch.setattr(stage_sequence, "_run_command", start)
     console, ranks = SimpleNamespace(note=lambda text: None), SimpleNamespace(world_size=1)
     run: Any = SimpleNamespace(dir=tmp_path, console=console, ranks=ranks, received_signal="")
-    recipe, stage, resolved = configure("libero", [*SMOKE, f"project={tmp_path / 'project'}", *words])
+    recipe, stage, resolved = configure("libero", [*SMOKE, f"project={tmp_path / 'project'}", *options])
     pipeline(recipe.finalized(resolved.config, stage), run)
     return started
 
 
 def test_all_stages_accept_an_interval_in_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = commands_of(tmp_path, monkeypatch, "save_updates=2", "updates=6")
-    assert [words[:3] for words in started[:2]] == [["train", "libero", "demos"], ["train", "libero", "train"]]
-    for words in started[:2]:
-        recipe, stage, resolved = configure("libero", words[2:])
+    started = started_commands(tmp_path, monkeypatch, "save_updates=2", "updates=6")
+    assert [arguments[:3] for arguments in started[:2]] == [["train", "libero", "demos"], ["train", "libero", "train"]]
+    for arguments in started[:2]:
+        recipe, stage, resolved = configure("libero", arguments[2:])
         config = recipe.finalized(resolved.config, stage)
         assert config.run.save_interval == 2 * 4 and config.run.env_steps == 6 * 4
 
 
 def test_demonstrations_that_exist_are_not_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = commands_of(tmp_path, monkeypatch, "data=own.hdf5")
-    assert [words[0] for words in started] == ["train", "eval"] and started[0][2] == "train"
+    started = started_commands(tmp_path, monkeypatch, "data=own.hdf5")
+    assert [arguments[0] for arguments in started] == ["train", "eval"] and started[0][2] == "train"
     assert configure("libero", started[0][2:])[2].config.data == "own.hdf5"
 
 
 def test_the_command_that_continues_keeps_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError) as refused:
-        commands_of(tmp_path, monkeypatch, "updates=7", "rdt.lr=0.125", status=2)
-    words = shlex.split(str(refused.value).partition("write powerband ")[2].removesuffix(" again to continue."))
-    assert words[:3] == ["train", "libero", "pipeline"]
-    recipe, stage, resolved = configure("libero", words[2:])
+    with pytest.raises(ConfigError) as error:
+        started_commands(tmp_path, monkeypatch, "updates=7", "rdt.lr=0.125", status=2)
+    arguments = shlex.split(str(error.value).partition("write powerband ")[2].removesuffix(" again to continue."))
+    assert arguments[:3] == ["train", "libero", "pipeline"]
+    recipe, stage, resolved = configure("libero", arguments[2:])
     config = recipe.finalized(resolved.config, stage)
-    smoke = VARIANTS["smoke"]["max_steps"]
-    assert (config.updates, config.rdt.lr, config.max_steps) == (7, 0.125, smoke)
+    smoke_max_steps = VARIANTS["smoke"]["max_steps"]
+    assert (config.updates, config.rdt.lr, config.max_steps) == (7, 0.125, smoke_max_steps)
     assert config.project == str(tmp_path / "project")
 
 
 @pytest.mark.parametrize(
-    ("word", "message"),
+    ("option", "message"),
     [
         ("env_steps=40", "run.env_steps=40 is not supported in the stage pipeline.*Write updates=N"),
         ("updates=0", "updates=0 leaves the stage train without a budget"),
     ],
 )
 def test_budgets_without_effect_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        commands_of(tmp_path, monkeypatch, word)
+        started_commands(tmp_path, monkeypatch, option)

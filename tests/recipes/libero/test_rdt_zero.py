@@ -1,4 +1,4 @@
-"""A run of two gloo ranks with AdamW's moments in shards (DeepSpeed ZeRO) goes on from a checkpoint."""
+"""A run of two gloo ranks with AdamW's moments in shards (DeepSpeed ZeRO) resumes from a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ from recipes.libero.test_two_ranks import ZERO
 
 
 @pytest.mark.slow
-def test_a_run_in_shards_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+def test_a_run_with_sharded_moments_resumes_exactly(tmp_path: Path) -> None:
     assert_resumes(tmp_path, "--use_deepspeed --zero_stage 2", ZERO, "moments in shards on 2 rank(s)")

@@ -1,7 +1,7 @@
-"""Two gloo ranks learn an RDT as one rank does on the joint batch: with whole weights, with weights in shards (FSDP 2),
+"""Two gloo ranks train an RDT as one rank does on the joint batch: with whole weights, with weights in shards (FSDP 2),
 and with AdamW's moments in shards (DeepSpeed ZeRO).
 
-One start of two ranks does all of it, because every rank imports torch, Accelerate and DeepSpeed.
+All tests share one start of two ranks, because every rank imports torch, Accelerate and DeepSpeed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from powerband.core.optim.precision import Precision
 from powerband.core.ranks.ranks import Ranks
 from powerband.data.types import tree_map
 from powerband.recipes.libero.rdt import RDTLearner
-from recipes.libero.test_rdt import demonstrated, learner
-from recipes.libero.test_rdt_ranks import BATCH, ROWS, learned, learner_of
+from recipes.libero.test_rdt import make_learner, random_batch
+from recipes.libero.test_rdt_ranks import BATCH, ROWS, make_rank_learner, train_with_batch_loader
 
 SHARDS = {
     "ACCELERATE_USE_FSDP": "true",
@@ -48,7 +48,7 @@ needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="pip
 
 
 @contextmanager
-def variables(added: dict[str, str]) -> Iterator[None]:
+def environment(added: dict[str, str]) -> Iterator[None]:
     """Sets environment variables inside the block, and restores all variables after it."""
     before = dict(os.environ)
     os.environ.update(added)
@@ -59,62 +59,62 @@ def variables(added: dict[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def on_each_rank(ranks: Ranks) -> dict[str, dict]:
-    """Results of one rank, by name."""
-    found = {"whole": learned(ranks), "parts": trained(ranks, 2)}
-    with variables(SHARDS):
-        found["weights in shards"] = sharded.learned(ranks, PARTS, torch.float64, weights)
+def results_of_rank(ranks: Ranks) -> dict[str, dict]:
+    """Returns the results of one rank: name -> dict of tensors."""
+    results = {"whole": train_with_batch_loader(ranks), "parts": train_on_joint_batches(ranks, 2)}
+    with environment(SHARDS):
+        results["weights in shards"] = sharded.learned(ranks, PARTS, torch.float64, count_local_weights)
     if find_spec("deepspeed"):
-        with variables(ZERO):
-            found |= with_zero(ranks)
-    return found
+        with environment(ZERO):
+            results |= train_with_zero(ranks)
+    return results
 
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    return on_ranks(on_each_rank, 2, tmp_path_factory.mktemp("ranks"))
+    return on_ranks(results_of_rank, 2, tmp_path_factory.mktemp("ranks"))
 
 
 # -- whole weights ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_two_ranks_are_one_on_the_joint_batch(two_ranks: list[dict]) -> None:
-    alone = learned(Ranks())
-    first, second = (each["whole"] for each in two_ranks)
-    assert torch.equal(torch.cat([first["seen"], second["seen"]], 1), alone["seen"])
-    epoch = alone["seen"][: ROWS // BATCH].flatten()
+def test_two_ranks_equal_one_rank_on_the_joint_batch(two_ranks: list[dict]) -> None:
+    single = train_with_batch_loader(Ranks())
+    first, second = (results["whole"] for results in two_ranks)
+    assert torch.equal(torch.cat([first["indices"], second["indices"]], 1), single["indices"])
+    epoch = single["indices"][: ROWS // BATCH].flatten()
     assert sorted(epoch.tolist()) == list(range(ROWS)), "a sample was left out of the epoch, or seen twice"
-    torch.testing.assert_close((first["losses"] + second["losses"]) / 2, alone["losses"], rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close((first["losses"] + second["losses"]) / 2, single["losses"], rtol=1e-6, atol=1e-9)
     assert torch.equal(first["weights"], second["weights"])
-    torch.testing.assert_close(first["weights"], alone["weights"], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(first["weights"], single["weights"], rtol=1e-6, atol=1e-6)
 
 
-def trained(ranks: Ranks, parts: int) -> dict[str, Tensor]:
-    """This rank's rows of three joint batches."""
-    made = learner(ranks, double=True, gradient_accumulation_steps=parts)
-    averaged = []
+def train_on_joint_batches(ranks: Ranks, parts: int) -> dict[str, Tensor]:
+    """Trains on this rank's rows of three joint batches; returns the losses and the averaged weights."""
+    learner = make_learner(ranks, double=True, gradient_accumulation_steps=parts)
+    last_buckets = []
 
-    def counted(group, bucket):  # DDP compares annotations, which are texts here
-        averaged.append(bucket.is_last())
+    def recording_hook(group, bucket):  # DDP checks annotations, which are strings in this file
+        last_buckets.append(bucket.is_last())
         return allreduce_hook(group, bucket)
 
     if ranks.world_size > 1:
-        made.adam.prepared.register_comm_hook(None, counted)
-    own = slice(ranks.rank * 12 // ranks.world_size, (ranks.rank + 1) * 12 // ranks.world_size)
+        learner.adam.prepared.register_comm_hook(None, recording_hook)
+    rows = slice(ranks.rank * 12 // ranks.world_size, (ranks.rank + 1) * 12 // ranks.world_size)
     losses = []
     for number in range(3):
-        batch = tree_map(lambda leaf: leaf[own], demonstrated(number))
-        losses.append(ranks.average_(made.update(batch)["losses/rdt"].clone()))
-    assert ranks.identical_on_all_ranks(list(made.policy_state().values()))
-    assert sum(averaged) == (3 if ranks.world_size > 1 else 0)  # once an update, not once a part
-    return {"losses": torch.stack(losses)} | {name: value.clone() for name, value in made.policy_state().items()}
+        batch = tree_map(lambda leaf: leaf[rows], random_batch(number))
+        losses.append(ranks.average_(learner.update(batch)["losses/rdt"].clone()))
+    assert ranks.identical_on_all_ranks(list(learner.policy_state().values()))
+    assert sum(last_buckets) == (3 if ranks.world_size > 1 else 0)  # once per update, not once per part
+    return {"losses": torch.stack(losses)} | {name: value.clone() for name, value in learner.policy_state().items()}
 
 
-def test_two_ranks_with_two_parts_each_are_one_rank_on_the_joint_batch(two_ranks: list[dict]) -> None:
-    alone = trained(Ranks(), 1)
-    first, second = (each["parts"] for each in two_ranks)  # in two parts each, of which one alone is averaged
-    for name, value in alone.items():
+def test_two_ranks_with_gradient_accumulation_equal_one_rank_on_the_joint_batch(two_ranks: list[dict]) -> None:
+    single = train_on_joint_batches(Ranks(), 1)
+    first, second = (results["parts"] for results in two_ranks)  # ranks average gradients in one of two parts only
+    for name, value in single.items():
         assert torch.equal(first[name], second[name]), name
         torch.testing.assert_close(first[name], value, rtol=1e-9, atol=1e-7)
 
@@ -122,64 +122,65 @@ def test_two_ranks_with_two_parts_each_are_one_rank_on_the_joint_batch(two_ranks
 # -- weights in shards ------------------------------------------------------------------------------------------------
 
 
-def weights(learner: RDTLearner) -> int:
-    """How many weights lie on this rank."""
-    local = (each.to_local() if isinstance(each, DTensor) else each for each in learner.policy.parameters())
-    return sum(each.numel() for each in local)
+def count_local_weights(learner: RDTLearner) -> int:
+    """Returns the number of weights that this rank stores."""
+    local = (weight.to_local() if isinstance(weight, DTensor) else weight for weight in learner.policy.parameters())
+    return sum(weight.numel() for weight in local)
 
 
-def test_two_ranks_with_shards_are_one_with_whole_weights(two_ranks: list[dict]) -> None:
-    alone = sharded.learned(Ranks(), 1, torch.float64, weights)
-    assert_same([each["weights in shards"] for each in two_ranks], alone, figures=1e-6, state=1e-6)
+def test_two_ranks_with_sharded_weights_equal_one_rank(two_ranks: list[dict]) -> None:
+    single = sharded.learned(Ranks(), 1, torch.float64, count_local_weights)
+    assert_same([results["weights in shards"] for results in two_ranks], single, figures=1e-6, state=1e-6)
 
 
 # -- moments in shards ------------------------------------------------------------------------------------------------
 
 
-def moments(learner: RDTLearner) -> int:
-    """How many weights this rank has the moments of."""
-    return sum(of["exp_avg"].numel() for of in learner.adam.state_dict().values())
+def count_local_moments(learner: RDTLearner) -> int:
+    """Returns the number of weights whose moments this rank stores."""
+    return sum(state["exp_avg"].numel() for state in learner.adam.state_dict().values())
 
 
-def with_zero(ranks: Ranks) -> dict[str, dict]:
-    """One update in bfloat16, and the results of each stage."""
-    found = {"bf16": stepped_in_bf16(ranks)}
+def train_with_zero(ranks: Ranks) -> dict[str, dict]:
+    """Returns the results of one update in bfloat16, and of training with each ZeRO stage."""
+    results = {"bf16": update_in_bf16(ranks)}
     for stage in STAGES:
         os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = str(stage)
         AcceleratorState._reset_state(True)
 
-        def held(learner: RDTLearner, stage: int = stage) -> int:
+        def count_moments_of_stage(learner: RDTLearner, stage: int = stage) -> int:
             assert learner.adam.prepared.zero_optimization_stage() == stage
-            return moments(learner)
+            return count_local_moments(learner)
 
-        found[f"zero {stage}"] = sharded.learned(ranks, PARTS, torch.float32, held)
-    return found
+        results[f"zero {stage}"] = sharded.learned(ranks, PARTS, torch.float32, count_moments_of_stage)
+    return results
 
 
-def stepped_in_bf16(ranks: Ranks) -> dict:
+def update_in_bf16(ranks: Ranks) -> dict:
+    """Takes one step in bfloat16; returns whether outputs are bfloat16, and the weight before and after the step."""
     adam = adam_for_launcher(torch.nn.Linear(4, 4), 1e-3, ranks=ranks, precision=Precision("bf16", "cpu"))
-    made, before = adam.forward(torch.ones(2, 4)), adam.net.weight.detach().clone()
-    with torch.autocast("cpu", torch.bfloat16):  # which DeepSpeed may turn off
-        inside = adam.forward(torch.ones(2, 4))
-    adam.step(made.float().square().sum() + 0 * inside.float().sum())
-    narrow = torch.tensor([each.dtype == torch.bfloat16 for each in (made, inside)])
-    return {"narrow": narrow, "weight": adam.net.weight.detach().clone(), "before": before}
+    output, before = adam.forward(torch.ones(2, 4)), adam.net.weight.detach().clone()
+    with torch.autocast("cpu", torch.bfloat16):  # DeepSpeed may disable it
+        autocast_output = adam.forward(torch.ones(2, 4))
+    adam.step(output.float().square().sum() + 0 * autocast_output.float().sum())
+    is_bf16 = torch.tensor([tensor.dtype == torch.bfloat16 for tensor in (output, autocast_output)])
+    return {"is_bf16": is_bf16, "weight": adam.net.weight.detach().clone(), "before": before}
 
 
 @needs_deepspeed
 @pytest.mark.parametrize("stage", STAGES)
-def test_two_ranks_with_shards_are_one_with_whole_moments(stage: int, two_ranks: list[dict]) -> None:
-    alone = sharded.learned(Ranks(), 1, torch.float32, moments)
-    shards = [each[f"zero {stage}"] for each in two_ranks]
-    whole = assert_same(shards, alone, figures=1e-5, state=1e-4)
-    one = learner_of(Ranks(), 1, torch.float32)
-    one.load_state_dict(shards[0]["state"])  # what ranks with shards have saved is read by one without
-    for name, leaf in runs.leaves(one.state_dict()):
-        assert name not in whole or torch.equal(torch.as_tensor(leaf), torch.as_tensor(whole[name])), name
+def test_two_ranks_with_sharded_moments_equal_one_rank(stage: int, two_ranks: list[dict]) -> None:
+    single = sharded.learned(Ranks(), 1, torch.float32, count_local_moments)
+    shards = [results[f"zero {stage}"] for results in two_ranks]
+    compared = assert_same(shards, single, figures=1e-5, state=1e-4)
+    learner = make_rank_learner(Ranks(), 1, torch.float32)
+    learner.load_state_dict(shards[0]["state"])  # one rank loads the state of sharded ranks
+    for name, value in runs.leaves(learner.state_dict()):
+        assert name not in compared or torch.equal(torch.as_tensor(value), torch.as_tensor(compared[name])), name
 
 
 @needs_deepspeed
-def test_products_are_of_the_precision_that_was_asked_for_and_weights_stay_float32(two_ranks: list[dict]) -> None:
-    first, second = (each["bf16"] for each in two_ranks)
-    assert first["narrow"].all() and first["weight"].dtype == torch.float32
+def test_products_have_the_configured_precision_and_weights_stay_float32(two_ranks: list[dict]) -> None:
+    first, second = (results["bf16"] for results in two_ranks)
+    assert first["is_bf16"].all() and first["weight"].dtype == torch.float32
     assert torch.equal(first["weight"], second["weight"]) and not torch.equal(first["weight"], first["before"])

@@ -23,9 +23,9 @@ def test_a_file_of_episodes_is_read_and_never_written(
     monkeypatch.setattr(environments, "find_spec", lambda name: name)
     created: list[Any] = []
     monkeypatch.setattr(environments, "WorkerVecEnv", lambda envs, **rest: created.extend(envs))
-    words = ["variant=smoke", "renderer=mujoco", "num_workers=0"]
-    made = configure("sketchnav", [*words, "scene_seed=7"])[2].config
-    load_episodes(made, "train").save(tmp_path / "train.safetensors", made.scenes, "train", 7)
+    arguments = ["variant=smoke", "renderer=mujoco", "num_workers=0"]
+    source_config = configure("sketchnav", [*arguments, "scene_seed=7"])[2].config
+    load_episodes(source_config, "train").save(tmp_path / "train.safetensors", source_config.scenes, "train", 7)
     before = (tmp_path / "train.safetensors").read_bytes()
     run: Any = SimpleNamespace(
         dir=tmp_path / "run",
@@ -33,7 +33,7 @@ def test_a_file_of_episodes_is_read_and_never_written(
         ranks=SimpleNamespace(leads=True, world_size=1, rank=0, barrier=lambda: None),
     )
     run.dir.mkdir()
-    config = configure("sketchnav", [*words, f"episode_file={written.format(folder=tmp_path)}"])[2].config
+    config = configure("sketchnav", [*arguments, f"episode_file={written.format(folder=tmp_path)}"])[2].config
     environments.make_training_env(config, run, load_episodes(config, "train"))
     assert (tmp_path / "train.safetensors").read_bytes() == before
     file = Path(created[0][1]["file"])

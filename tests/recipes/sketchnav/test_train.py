@@ -138,7 +138,9 @@ def test_only_the_ray_casters_environment_has_an_expert(tmp_path: Path) -> None:
     assert all("losses/expert" in line for line in runs.metrics(tmp_path / "told") if "losses/policy" in line)
 
 
-def test_episode_files_are_trained_on_and_plans_are_drawn_over(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_runs_train_on_episode_files_and_are_evaluated_on_own_drawings(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     arguments = [*runs.SMALL["sketchnav"], *runs.COMMON]
     assert cli.main(["train", "sketchnav", "episodes", *arguments[1:], f"run_dir={tmp_path / 'sets'}"]) == 0
     file = tmp_path / "sets" / "episodes-train.safetensors"
@@ -175,19 +177,19 @@ def test_episode_files_are_trained_on_and_plans_are_drawn_over(tmp_path: Path, c
 
 def test_a_file_of_other_episodes_is_compared_with_the_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     own = [*runs.SMALL["sketchnav"][1:], *runs.COMMON]
-    made = configure("sketchnav", [*own, "scenes.sketch_px=40", "scenes.starts=1"])[2].config
-    file, episodes = tmp_path / "other.safetensors", generate_episodes(made.scenes, "val_unseen", 7)
-    episodes.save(file, made.scenes, "val_unseen", 7)
+    other_config = configure("sketchnav", [*own, "scenes.sketch_px=40", "scenes.starts=1"])[2].config
+    file, episodes = tmp_path / "other.safetensors", generate_episodes(other_config.scenes, "val_unseen", 7)
+    episodes.save(file, other_config.scenes, "val_unseen", 7)
     recipe, _, resolved = configure("sketchnav", [*own, f"episode_file={file}"])
     with pytest.raises(ConfigError, match="scenes.sketch_px=36, but .* have 40 pixels. Write scenes.sketch_px=40"):
         recipe.check_sizes(resolved.config, 1)
-    words = [*own, f"episode_file={file}", "scenes.sketch_px=40", f"run_dir={tmp_path / 'sets'}"]
-    assert cli.main(["train", "sketchnav", "episodes", *words]) == 0
+    arguments = [*own, f"episode_file={file}", "scenes.sketch_px=40", f"run_dir={tmp_path / 'sets'}"]
+    assert cli.main(["train", "sketchnav", "episodes", *arguments]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "differs from this run: split=val_unseen, not train, scene_seed=7, not 0, scenes.starts=1, not 2" in shown
     assert not (tmp_path / "sets" / "episodes-train.safetensors").exists()
     (template,) = (tmp_path / "sets" / "plans-train").iterdir()
-    true = generate_episodes(replace(made.scenes, sketch="true", sketch_px=PAGE_PX), "val_unseen", 7).sketch[0]
+    true = generate_episodes(replace(other_config.scenes, sketch="true", sketch_px=PAGE_PX), "val_unseen", 7).sketch[0]
     assert template.name == "0.png" and np.array_equal(np.asarray(Image.open(template)), true.permute(1, 2, 0).numpy())
 
 

@@ -187,12 +187,12 @@ def played() -> GameByHand:
 
 @pytest.fixture
 def server(played: GameByHand) -> Iterator[LocalPage]:
-    made = LocalPage(game_routes(played, 20))
-    thread = threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True)
+    page = LocalPage(game_routes(played, 20))
+    thread = threading.Thread(target=page.serve_forever, args=(0.02,), daemon=True)
     thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
+    yield page
+    page.shutdown()
+    page.server_close()
 
 
 def request(server: LocalPage, method: str, action: str, body: str = "", **headers: str) -> tuple[int, str, Any]:
@@ -273,8 +273,8 @@ def test_a_used_port_is_refused_and_quit_ends_the_page(server: LocalPage, capsys
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_a_button_that_is_pressed_during_a_move_is_not_lost() -> None:
     script = files("powerband.recipes.snakes.by_hand") / "page.js"
-    words = ["node", str(Path(__file__).with_name("page_requests.mjs")), str(script)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    command = ["node", str(Path(__file__).with_name("page_requests.mjs")), str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     found = json.loads(done.stdout)
     assert found == {"requests": ["state", "move", "new", "move", "quit"], "state": "ended"}
 
@@ -283,8 +283,8 @@ def test_a_button_that_is_pressed_during_a_move_is_not_lost() -> None:
 def test_the_page_moves_the_snakes_in_chromium(server: LocalPage, played: GameByHand, tmp_path: Path) -> None:
     assert CHROMIUM is not None
     options = "--headless --no-sandbox --disable-gpu --disable-dev-shm-usage --virtual-time-budget=3000 --dump-dom"
-    words = [CHROMIUM, *options.split(), f"--user-data-dir={tmp_path}", server.url]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    command = [CHROMIUM, *options.split(), f"--user-data-dir={tmp_path}", server.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     step = re.search(r'data-step="(\d+)"', done.stdout)
     assert step and int(step.group(1)) > 2, done.stdout[-500:] + done.stderr[-500:]
     assert played.position()["step_count"] >= int(step.group(1))

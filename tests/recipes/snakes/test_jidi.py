@@ -45,8 +45,8 @@ def test_observations_equal_those_of_training(name: str) -> None:
         expected = OBSERVATIONS[name].spec.zeros(60)
         OBSERVATIONS[name].write(state, team, slice(0, 60), expected)
         for b, position in enumerate(positions):
-            seen = as_position(position)
-            rows = [board.OBSERVATIONS[name](seen, 3 * team + k) for k in range(3)]
+            parsed = as_position(position)
+            rows = [board.OBSERVATIONS[name](parsed, 3 * team + k) for k in range(3)]
             assert np.abs(np.array(rows) - expected[b].flatten(1).numpy()).max() < 1e-5, (b, team)
 
 

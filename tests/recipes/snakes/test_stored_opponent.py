@@ -81,8 +81,8 @@ def test_a_policy_of_other_shapes_is_refused_and_leaves_no_run(
     stored = json.loads((copy / "config.json").read_text())
     stored["ddpg"]["hidden"] = 48
     (copy / "config.json").write_text(json.dumps(stored))
-    words = [*runs.SMALL["ppo"], *runs.COMMON, f"run_dir={tmp_path / 'run'}", f"opponent={copy}"]
-    assert cli.main(["train", *words]) == 2
+    arguments = [*runs.SMALL["ppo"], *runs.COMMON, f"run_dir={tmp_path / 'run'}", f"opponent={copy}"]
+    assert cli.main(["train", *arguments]) == 2
     assert "does not fit this configuration" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 

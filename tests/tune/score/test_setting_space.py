@@ -15,9 +15,9 @@ from powerband.tune.score.setting_space import SettingSpace, fixed_settings, usa
 KEY = TunedKey("gym", "CartPole-v1", "ppo", "env_id", "score")
 
 
-def algorithms(*words: str) -> list[str]:
-    recipe, stage, resolved = configure("gym", list(words))
-    return list(usable_algorithms(recipe, stage, resolved, list(words), configure))
+def algorithms(*arguments: str) -> list[str]:
+    recipe, stage, resolved = configure("gym", list(arguments))
+    return list(usable_algorithms(recipe, stage, resolved, list(arguments), configure))
 
 
 def test_algorithms_that_support_the_spaces_are_tried_the_present_one_first() -> None:
@@ -29,9 +29,9 @@ def test_algorithms_that_support_the_spaces_are_tried_the_present_one_first() ->
 
 
 def space_of(layout: dict | None = None) -> SettingSpace:
-    words = ["env_id=Pendulum-v1", "on_policy.num_envs=2", "hyper=default"]
-    recipe, stage, resolved = configure("gym", words)
-    configs = usable_algorithms(recipe, stage, resolved, words, configure)
+    arguments = ["env_id=Pendulum-v1", "on_policy.num_envs=2", "hyper=default"]
+    recipe, stage, resolved = configure("gym", arguments)
+    configs = usable_algorithms(recipe, stage, resolved, arguments, configure)
     return SettingSpace(recipe, stage, configs, fixed_settings(resolved), layout)
 
 

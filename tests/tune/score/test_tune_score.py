@@ -36,8 +36,8 @@ def test_a_search_without_success_ends_at_its_budget_and_replaces_the_preset(tmp
     user_presets().mkdir(parents=True)
     old = user_presets() / "tuned-gym-CartPole-v1-score.yaml"
     old.write_text("run:\n  threads: 1\n")
-    words = ["objective=score", "target=1e6", "seconds=16", "trial_seconds=0.6", "study_dir=study"]
-    assert cli.main(["tune", "gym", *SMALL, *words, f"--json={tmp_path / 'result.json'}"]) == 0
+    arguments = ["objective=score", "target=1e6", "seconds=16", "trial_seconds=0.6", "study_dir=study"]
+    assert cli.main(["tune", "gym", *SMALL, *arguments, f"--json={tmp_path / 'result.json'}"]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["chosen"] is None and result["verification"] is None and 15 < result["seconds"] < 60
     assert result["gain"].startswith(
@@ -141,10 +141,10 @@ def test_a_summary_may_contain_braces_and_its_command_is_quoted(monkeypatch, tmp
     monkeypatch.setattr(presets, "table", lambda _: "found {x: 1}")
     monkeypatch.setattr("powerband.report.page.write_tuning_page", lambda _: tmp_path / "a.html")
     runs_config = configure("gym", ["env_id=CartPole-v1", "algo=ppo"])[2].config
-    words = ["env_id=CartPole-v1", "algo=ppo", 'env_kwargs={"sutton_barto_reward": true}']
-    assert cli.main(["tune", "gym", *words, "objective=score", "target=5", "seconds=60"]) == 0
+    arguments = ["env_id=CartPole-v1", "algo=ppo", 'env_kwargs={"sutton_barto_reward": true}']
+    assert cli.main(["tune", "gym", *arguments, "objective=score", "target=5", "seconds=60"]) == 0
     printed = capsys.readouterr()
-    assert "found {x: 1}" in printed.out and shlex.quote(words[-1]) in printed.out
+    assert "found {x: 1}" in printed.out and shlex.quote(arguments[-1]) in printed.out
     assert "study_dir=" in printed.err and "continues the search" in printed.err
 
 

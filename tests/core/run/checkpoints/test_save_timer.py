@@ -50,8 +50,8 @@ def test_an_interval_of_zero_makes_no_checkpoint_due(monkeypatch) -> None:
 
 
 def test_a_run_saves_by_the_clock_alone(tmp_path: Path) -> None:
-    words = ("env_steps=1000000", "time_limit_s=2", "save_interval_s=0.2", "keep_checkpoints=100")
-    run = runs.train("cartpole", tmp_path / "run", "num_workers=0", *words)
+    arguments = ("env_steps=1000000", "time_limit_s=2", "save_interval_s=0.2", "keep_checkpoints=100")
+    run = runs.train("cartpole", tmp_path / "run", "num_workers=0", *arguments)
     steps = sorted(int(path.name) for path in (run / "checkpoints").iterdir() if path.name.isdigit())
     assert len(steps) >= 2, "a checkpoint at the end, and at least one before it"
     assert steps[-1] == runs.metrics(run)[-1]["env_steps"]

@@ -21,13 +21,13 @@ def losses(run: Path) -> list[tuple]:
     return [(line["env_steps"], line["losses/policy"]) for line in lines_of(run, "losses/policy")]
 
 
-WORDS = ("num_workers=0", "eval_episodes=2", "env_steps=512", "log_interval=64")
+ARGUMENTS = ("num_workers=0", "eval_episodes=2", "env_steps=512", "log_interval=64")
 
 
 @pytest.fixture(scope="module")
 def background(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("background") / "run"
-    return runs.train("cartpole", run, *WORDS, "eval_interval=128", "eval_process=on", "keep_checkpoints=1")
+    return runs.train("cartpole", run, *ARGUMENTS, "eval_interval=128", "eval_process=on", "keep_checkpoints=1")
 
 
 def test_results_of_the_process_enter_the_curves_at_the_step_of_their_checkpoint(background: Path) -> None:
@@ -47,15 +47,15 @@ def test_the_best_checkpoint_outlives_the_rotation(background: Path) -> None:
 
 
 def test_the_training_does_not_notice_evaluations(background: Path, tmp_path: Path) -> None:
-    without = runs.train("cartpole", tmp_path / "without", *WORDS, "eval_share=0")
-    inside = runs.train("cartpole", tmp_path / "inside", *WORDS, "eval_interval=128", "eval_process=off")
+    without = runs.train("cartpole", tmp_path / "without", *ARGUMENTS, "eval_share=0")
+    inside = runs.train("cartpole", tmp_path / "inside", *ARGUMENTS, "eval_interval=128", "eval_process=off")
     assert losses(without) == losses(inside) == losses(background)
     values = [[line["eval/return"] for line in lines_of(run, "eval/return")] for run in (inside, background)]
     assert values[0] == values[1], "both processes play the same episodes"
 
 
 def test_a_resume_repeats_an_evaluation_that_had_not_ended(tmp_path: Path) -> None:
-    run = runs.train("cartpole", tmp_path / "run", *WORDS, "eval_share=0.02", "eval_process=on")
+    run = runs.train("cartpole", tmp_path / "run", *ARGUMENTS, "eval_share=0.02", "eval_process=on")
     assert not lines_of(run, "eval/return"), "a short run evaluates nothing by itself"
     write_mark(run, EVALUATING, Mark(512, {"grad_steps": 3, "time_s": 0.5}))
     runs.resume("cartpole", run, "env_steps=576")
@@ -66,9 +66,9 @@ def test_a_resume_repeats_an_evaluation_that_had_not_ended(tmp_path: Path) -> No
 
 def test_a_resume_keeps_the_evaluation_of_its_checkpoint(tmp_path: Path) -> None:
     """The evaluation comes after the last line of the log before the checkpoint, which a resume repeats."""
-    words = [word for word in WORDS if not word.startswith("log_interval")]
+    arguments = [argument for argument in ARGUMENTS if not argument.startswith("log_interval")]
     settings = ("log_interval=300", "eval_interval=512", "eval_process=on")
-    run = runs.train("cartpole", tmp_path / "run", *words, *settings)
+    run = runs.train("cartpole", tmp_path / "run", *arguments, *settings)
     (evaluated,) = lines_of(run, "eval/return")
     runs.resume("cartpole", run, "env_steps=640")
     assert lines_of(run, "eval/return")[0] == evaluated

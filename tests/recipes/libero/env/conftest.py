@@ -1,4 +1,4 @@
-"""Simplified meshes of these tests lie in a folder of theirs, not in the user's; workers of pytest-xdist share it."""
+"""Tests store simplified meshes in a temporary folder, not in the user's cache. Workers of pytest-xdist share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One simulation of LIBERO: chunks, frames, ends, seeds, against single steps."""
+"""LiberoEnv: chunks of actions compared with single steps, frames, ends of episodes, seeds and scripts."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ DRAWER = ("libero_90", "close the top drawer of the cabinet")
 
 @pytest.fixture(scope="module")
 def make() -> Iterator[Callable[..., LiberoEnv]]:
-    made: list[LiberoEnv] = []
+    envs: list[LiberoEnv] = []
     rendering.prepare()
 
-    def one(*task: str, **words) -> LiberoEnv:
-        made.append(LiberoEnv(*(task or DRAWER), **{"pixels": 0, **words}))
-        return made[-1]
+    def make_env(*task: str, **options) -> LiberoEnv:
+        envs.append(LiberoEnv(*(task or DRAWER), **{"pixels": 0, **options}))
+        return envs[-1]
 
-    yield one
-    for env in made:
+    yield make_env
+    for env in envs:
         env.close()
 
 
 @pytest.fixture(scope="module")
 def drawer(make) -> LiberoEnv:
-    """Single actions of the drawer's task; several tests reset it."""
+    """Returns an environment of the drawer task with single actions; several tests reset it."""
     names = task_script(find_task(*DRAWER))[0]
     return make(poses=names, chunk=1, frames=1, pixels=32, quality="plain", max_steps=250)
 
 
 @pytest.fixture(scope="module")
 def chunks(make) -> LiberoEnv:
-    """The drawer's task in chunks of four actions."""
+    """Returns an environment of the drawer task with chunks of four actions."""
     return make(chunk=4, frames=2, pixels=32, quality="plain", max_steps=6)
 
 
 @pytest.fixture(scope="module")
 def spatial(make) -> LiberoEnv:
-    """A scene with many objects."""
+    """Returns an environment whose scene has many objects."""
     names = task_script(find_task("libero_spatial", "0"))[0]
     return make("libero_spatial", "0", poses=names, chunk=1, frames=1, pixels=64, max_steps=100, quality="plain")
 
@@ -55,22 +55,22 @@ def some_actions(count: int) -> np.ndarray:
     return np.random.default_rng(3).uniform(-0.5, 0.5, (count, 7)).astype(np.float32)
 
 
-def test_a_chunk_is_its_actions_one_after_the_other(chunks, drawer) -> None:
-    whole, single = chunks, drawer
-    for env in (whole, single):
+def test_a_chunk_equals_its_actions_in_sequence(chunks, drawer) -> None:
+    chunk_env, action_env = chunks, drawer
+    for env in (chunk_env, action_env):
         env.reset(seed=5)
     actions = some_actions(4)
-    seen, _, _, late, info = whole.step(actions)
+    obs, _, _, truncated, info = chunk_env.step(actions)
     for action in actions:
-        alone, *_ = single.step(action[None])
+        single_obs, *_ = action_env.step(action[None])
     for name in ("joints", "gripper", "eef_pos", "eef_quat"):
-        np.testing.assert_array_equal(seen[name], alone[name], err_msg=name)
-    assert seen["step_count"] == 4 and not late and info == {"success": 0.0, "steps": 4.0}
-    *_, late, info = whole.step(actions)
-    assert late and info["steps"] == 6.0, "two of the four were left"
+        np.testing.assert_array_equal(obs[name], single_obs[name], err_msg=name)
+    assert obs["step_count"] == 4 and not truncated and info == {"success": 0.0, "steps": 4.0}
+    *_, truncated, info = chunk_env.step(actions)
+    assert truncated and info["steps"] == 6.0, "two of the four were left"
 
 
-def test_the_same_seed_is_the_same_episode_and_another_is_not(spatial) -> None:
+def test_the_same_seed_gives_the_same_episode_and_another_seed_does_not(spatial) -> None:
     env = spatial
     first = env.reset(seed=1)[0]["poses"]
     other = env.reset(seed=2)[0]["poses"]
@@ -87,44 +87,44 @@ def test_every_reset_places_objects_on_their_fixtures(make) -> None:
         assert np.abs(bowl - stove).max() < 0.1, "a soft reset keeps the stove's position, and must not add it twice"
 
 
-def test_published_states_are_taken_in_turn(make) -> None:
+def test_published_states_are_used_in_order(make) -> None:
     names = task_script(find_task("libero_spatial", "0"))[0]
     env = make("libero_spatial", "0", poses=names, starts="published", first_start=1, start_stride=2)
-    places = [env.reset(seed=7)[0]["poses"] for _ in range(2)]
-    assert np.abs(places[0] - places[1]).max() > 1e-3
+    initial_poses = [env.reset(seed=7)[0]["poses"] for _ in range(2)]
+    assert np.abs(initial_poses[0] - initial_poses[1]).max() > 1e-3
     for episode in (1, 0):  # a simulator that is restarted continues with the start of its episode
         again = env.reset(seed=7, options={"episode": episode})[0]["poses"]
-        np.testing.assert_allclose(again, places[episode], atol=1e-6)
+        np.testing.assert_allclose(again, initial_poses[episode], atol=1e-6)
 
 
 def test_frames_are_the_newest_of_each_camera_and_upright(chunks, drawer) -> None:
     first = chunks.reset(seed=5)[0]["images"]
     assert not first[0].any() and first[1].any(), "nothing was there before the first frame"
     drawer.reset(seed=5)
-    each = []
+    single_frames = []
     for action in some_actions(4):
-        each.append(drawer.step(action[None])[0]["images"][0])
-    seen = chunks.step(some_actions(4))[0]["images"]
-    np.testing.assert_array_equal(seen, np.stack(each[2:]))
+        single_frames.append(drawer.step(action[None])[0]["images"][0])
+    images = chunks.step(some_actions(4))[0]["images"]
+    np.testing.assert_array_equal(images, np.stack(single_frames[2:]))
     assert chunks.render().shape == (32, 64, 3)
 
 
-def test_plain_frames_show_what_full_ones_do(make, drawer) -> None:
+def test_plain_frames_resemble_full_frames(make, drawer) -> None:
     plain, full = (env.reset(seed=5)[0]["images"] for env in (drawer, make(pixels=32, quality="full", frames=1)))
     assert np.abs(plain.astype(int) - full).mean() < 12, "shadows and edges apart"
     assert (plain != full).any()
 
 
-def test_what_is_out_of_view_is_left_out_and_nothing_that_is_seen(spatial) -> None:
+def test_only_geometry_outside_the_view_is_left_out(spatial) -> None:
     env = spatial
     env.reset(seed=5)
-    for turn in range(3):
-        for action in some_actions(4) * (1 if turn % 2 else -1):
+    for repetition in range(3):
+        for action in some_actions(4) * (1 if repetition % 2 else -1):
             env.step(action[None])
         env.view.culls = False
-        whole = env.render()
+        full_frame = env.render()
         env.view.culls = True
-        np.testing.assert_array_equal(env.render(), whole)
+        np.testing.assert_array_equal(env.render(), full_frame)
     count = len(env.view.model.geom_group)
     assert env.view.in_view("robot0_eye_in_hand").sum() < 0.6 * count, "the arm is behind its wrist"
 
@@ -132,10 +132,10 @@ def test_what_is_out_of_view_is_left_out_and_nothing_that_is_seen(spatial) -> No
 def solve(env: LiberoEnv, task: LiberoTask, jitter: float = 0.02) -> ScriptedDemonstrator:
     """Plays one episode and returns the demonstrator; the episode must succeed."""
     demonstrator = ScriptedDemonstrator(task_script(task)[1], np.random.default_rng(0), jitter)
-    seen, solved, late, info = env.reset(seed=0)[0], False, False, {}
-    while not (solved or late):
-        seen, reward, solved, late, info = env.step(demonstrator.act(seen)[None])
-    assert solved and reward == 1.0 and info["success"] == 1.0 and seen["goals_met"].all()
+    obs, solved, truncated, info = env.reset(seed=0)[0], False, False, {}
+    while not (solved or truncated):
+        obs, reward, solved, truncated, info = env.step(demonstrator.act(obs)[None])
+    assert solved and reward == 1.0 and info["success"] == 1.0 and obs["goals_met"].all()
     return demonstrator
 
 
@@ -155,7 +155,7 @@ def test_a_script_solves_a_task_with_two_conditions(make) -> None:
 
 
 def test_poses_are_those_of_the_simulation(drawer) -> None:
-    """A drawer is a site, the cabinet an object; robosuite's own tables are the reference."""
+    """The drawer is a site, and the cabinet is an object. The tables of robosuite are the reference."""
     import mujoco
 
     obs, simulator = drawer.reset(seed=3)[0], drawer.simulator
@@ -171,7 +171,7 @@ def test_poses_are_those_of_the_simulation(drawer) -> None:
             np.testing.assert_allclose(matrix, simulator.data.site(name).xmat, atol=1e-5)
 
 
-def test_numpy_of_the_process_keeps_its_state(drawer) -> None:
+def test_a_reset_keeps_the_global_random_state_of_numpy(drawer) -> None:
     np.random.seed(0)
     expected = np.random.rand()
     np.random.seed(0)

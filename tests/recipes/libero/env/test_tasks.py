@@ -29,13 +29,13 @@ def test_goals_are_read_in_their_order() -> None:
     assert parse_goals("(define (problem P))") == ()
 
 
-def test_a_benchmark_by_its_short_name_and_an_unknown_one() -> None:
+def test_a_benchmark_is_found_by_its_short_name_and_an_unknown_one_is_refused() -> None:
     assert find_benchmark("goal") == find_benchmark("LIBERO-goal") == "libero_goal"
     with pytest.raises(ConfigError, match="benchmark=libero_spacial.*libero_spatial"):
         find_benchmark("libero_spacial")
 
 
-class TestWithThePackage:
+class TestWithLibero:
     @pytest.fixture(autouse=True)
     def package(self) -> None:
         pytest.importorskip("libero", reason="LIBERO is not installed")
@@ -49,7 +49,7 @@ class TestWithThePackage:
             assert task.instruction and task.instruction == task.instruction.replace("_", " ")
         assert len(published_states(tasks[0])) >= NUM_PUBLISHED_STATES
 
-    def test_a_task_by_number_name_and_instruction(self) -> None:
+    def test_a_task_is_found_by_number_name_and_instruction(self) -> None:
         task = find_task("libero_90", "close the top drawer of the cabinet")
         assert task.goals == (Goal("close", "wooden_cabinet_1_top_region"),)
         assert task == find_task("libero_90", str(task.index)) == find_task("libero_90", task.name)
@@ -58,7 +58,7 @@ class TestWithThePackage:
         with pytest.raises(ConfigError, match="Nearest: put_the_bowl_on_the_plate"):
             find_task("libero_goal", "put the bowl on a plate")
 
-    def test_a_task_without_a_script_says_so(self) -> None:
+    def test_a_task_without_a_script_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="has no script .*open microwave_1"):
             task_script(find_task("libero_90", "open the microwave"))
 

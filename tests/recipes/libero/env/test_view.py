@@ -1,4 +1,4 @@
-"""Frames with simplified meshes show what frames with the meshes as they are show; the simulation stays as it is."""
+"""Frames with simplified meshes resemble frames with the original meshes, and the model does not change."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ pytest.importorskip("libero", reason="LIBERO is not installed")
 
 
 from powerband.core.machine import rendering
-from powerband.recipes.libero.env import renderer as view
+from powerband.recipes.libero.env import renderer as renderer_module
 from powerband.recipes.libero.env.gymnasium_env import CAMERAS, LiberoEnv
 from powerband.recipes.libero.env.renderer import CORNER_FIELDS, LiberoRenderer, mesh_tolerances, simplify_model
 
 PIXELS = 128
 MEAN, SHARE = 3.0, 0.1
-"""Of any frame at most: mean difference, of 255, and share of pixels that differ by more than 8. Measured over four
-tasks and six states of each: at most 2.4 and 0.08."""
+"""Bounds for each frame: the mean difference of values in 0..255, and the share of pixels that differ by more than 8.
+Four tasks with six states each had at most 2.4 and 0.08."""
 TASKS = [("libero_spatial", "0"), ("libero_90", "75"), ("libero_object", "3"), ("libero_90", "30")]
 
 
 @pytest.fixture(scope="module", params=[pytest.param(task, marks=pytest.mark.slow) for task in TASKS], ids=" ".join)
 def env(request: pytest.FixtureRequest) -> Iterator[LiberoEnv]:
     rendering.prepare()
-    made = LiberoEnv(*request.param, chunk=1, frames=1, pixels=0)
-    made.reset(seed=1)
-    yield made
-    made.close()
+    env = LiberoEnv(*request.param, chunk=1, frames=1, pixels=0)
+    env.reset(seed=1)
+    yield env
+    env.close()
 
 
 def differences(env: LiberoEnv, one: LiberoRenderer, other: LiberoRenderer) -> tuple[float, float]:
-    """The largest mean and share over states and cameras."""
-    found = []
-    drawn = np.random.default_rng(5).uniform(-1, 1, (3, 7)) * [1, 1, 0, 0.5, 0.5, 0.5, 1]
-    drawn[:, 2] = -1, -0.7, 0.8
-    for action in drawn:
+    """Returns the largest mean difference and share of pixels that differ, over states and cameras."""
+    frame_differences = []
+    actions = np.random.default_rng(5).uniform(-1, 1, (3, 7)) * [1, 1, 0, 0.5, 0.5, 0.5, 1]
+    actions[:, 2] = -1, -0.7, 0.8
+    for action in actions:
         for _ in range(8):
             env.simulator.step(action)
         for camera in CAMERAS.values():
-            away = np.abs(one.render(camera).astype(int) - other.render(camera))
-            found.append((away.mean(), (away.max(-1) > 8).mean()))
-    return tuple(np.max(found, 0))
+            difference = np.abs(one.render(camera).astype(int) - other.render(camera))
+            frame_differences.append((difference.mean(), (difference.max(-1) > 8).mean()))
+    return tuple(np.max(frame_differences, 0))
 
 
-def test_simplified_frames_show_what_plain_ones_do(env: LiberoEnv) -> None:
+def test_coarse_frames_resemble_plain_frames(env: LiberoEnv) -> None:
     model, data = env.simulator.model, env.simulator.data
     plain, coarse = (LiberoRenderer(model, data, PIXELS, quality) for quality in ("plain", "coarse"))
     mean, share = differences(env, plain, coarse)
@@ -54,7 +54,7 @@ def test_simplified_frames_show_what_plain_ones_do(env: LiberoEnv) -> None:
         one.close()
 
 
-def test_a_scene_has_a_quarter_of_its_triangles_and_the_model_is_put_back(env: LiberoEnv) -> None:
+def test_simplification_keeps_a_quarter_of_the_triangles_and_restores_the_model(env: LiberoEnv) -> None:
     model = env.simulator.model
     names = [name for name in dir(model) if name.startswith("mesh_") and name != "mesh_names"]
     before = {name: np.copy(getattr(model, name)) for name in names}
@@ -73,20 +73,22 @@ def test_a_scene_has_a_quarter_of_its_triangles_and_the_model_is_put_back(env: L
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", TASKS[:1], indirect=True)
-def test_the_bounds_would_see_a_wrecked_mesh(env: LiberoEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bounds_detect_damaged_meshes(env: LiberoEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = LiberoRenderer(env.simulator.model, env.simulator.data, PIXELS, "plain")
-    sound = view.cached_mesh_corners
-    harms = {
-        "half of the faces are lost": lambda left: left[::2],
-        "corners are mixed up": lambda left: np.roll(left.reshape(-1), 1).reshape(-1, 3),
-        "faces are turned over": lambda left: left[:, ::-1],
+    original = renderer_module.cached_mesh_corners
+    damages = {
+        "half of the faces are lost": lambda corners: corners[::2],
+        "corners are mixed up": lambda corners: np.roll(corners.reshape(-1), 1).reshape(-1, 3),
+        "faces are turned over": lambda corners: corners[:, ::-1],
     }
-    for harm, done in harms.items():
-        monkeypatch.setattr(view, "cached_mesh_corners", lambda *mesh, done=done: done(sound(*mesh)))
-        wrecked = LiberoRenderer(env.simulator.model, env.simulator.data, PIXELS, "coarse")
-        mean, share = differences(env, plain, wrecked)
-        assert mean > MEAN or share > SHARE, harm
-        wrecked.close()
+    for name, damage in damages.items():
+        monkeypatch.setattr(
+            renderer_module, "cached_mesh_corners", lambda *mesh, damage=damage: damage(original(*mesh))
+        )
+        damaged = LiberoRenderer(env.simulator.model, env.simulator.data, PIXELS, "coarse")
+        mean, share = differences(env, plain, damaged)
+        assert mean > MEAN or share > SHARE, name
+        damaged.close()
     plain.close()
 
 

@@ -1,4 +1,4 @@
-"""Published RDT checkpoints: names and shapes are theirs, folders load and are written, what does not fit is said."""
+"""Published RDT checkpoints: the policy has their names and shapes, reads and writes them, and lists every mismatch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BLOCK_LAYERS = {
 }
 BLOCK_NORMS = {
     **{f"norm{number}": W for number in (1, 2, 3)},
-    **{f"{kind}.{of}_norm": W // HEADS for kind in ("attn", "cross_attn") for of in "qk"},
+    **{f"{kind}.{projection}_norm": W // HEADS for kind in ("attn", "cross_attn") for projection in "qk"},
 }
 TABLES = {
     "model.x_pos_embed": (1, 4 + 3, W),
@@ -68,7 +68,7 @@ TABLES = {
 
 
 def index_of_rdt_1b() -> dict[str, tuple[int, ...]]:
-    """Names and shapes of the weights of rdt-1b: the sizes are those of its published config.json."""
+    """Returns the names and shapes of the weights of rdt-1b. The sizes are those in its published config.json."""
     w, depth = 2048, 28
     shapes: dict[str, tuple[int, ...]] = {
         "model.x_pos_embed": (1, 67, w),
@@ -88,7 +88,9 @@ def index_of_rdt_1b() -> dict[str, tuple[int, ...]]:
         layers |= {f"{block}.{name}": (w, w) for name in square}
         layers |= {f"{block}.attn.qkv": (3 * w, w), f"{block}.cross_attn.kv": (2 * w, w)}
         shapes |= {f"{block}.norm{which}.weight": (w,) for which in (1, 2, 3)}
-        shapes |= {f"{block}.{kind}.{of}_norm.weight": (64,) for kind in ("attn", "cross_attn") for of in "qk"}
+        shapes |= {
+            f"{block}.{kind}.{projection}_norm.weight": (64,) for kind in ("attn", "cross_attn") for projection in "qk"
+        }
     for name, shape in layers.items():
         shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
     return shapes
@@ -96,11 +98,11 @@ def index_of_rdt_1b() -> dict[str, tuple[int, ...]]:
 
 def test_rdt_1b_has_the_names_and_shapes_of_the_published_weights() -> None:
     with torch.device("meta"):
-        made = RDTPolicy(SIZES["rdt-1b"], RDTShape())
-    own = {name: tuple(value.shape) for name, value in published_state(made).items()}
-    assert own == index_of_rdt_1b()
-    numbers = sum(math.prod(shape) for shape in own.values())
-    assert 1.20e9 < numbers < 1.25e9, "the published file is called 1.2 B"
+        policy = RDTPolicy(SIZES["rdt-1b"], RDTShape())
+    shapes = {name: tuple(value.shape) for name, value in published_state(policy).items()}
+    assert shapes == index_of_rdt_1b()
+    num_weights = sum(math.prod(shape) for shape in shapes.values())
+    assert 1.20e9 < num_weights < 1.25e9, "the published file is called 1.2 B"
 
 
 def published_shapes() -> dict[str, tuple[int, ...]]:
@@ -114,17 +116,17 @@ def published_shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def weights(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    draw = torch.Generator().manual_seed(0)
-    return {name: torch.randn(shape, generator=draw).to(dtype) for name, shape in published_shapes().items()}
+def random_weights(dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in published_shapes().items()}
 
 
-def policy(size: RDTSize = SIZE) -> RDTPolicy:
+def make_policy(size: RDTSize = SIZE) -> RDTPolicy:
     return RDTPolicy(size, SHAPE, PatchEncoder(64))
 
 
-def laid_out(folder: Path, kind: str, tensors: dict[str, Tensor]) -> Path:
-    """A checkpoint as it is published, in one of the forms that there are."""
+def write_checkpoint(folder: Path, kind: str, tensors: dict[str, Tensor]) -> Path:
+    """Writes a checkpoint in one of the formats of published checkpoints, and returns its folder."""
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"action_dim": 12, "pred_horizon": 4, "img_pos_embed_config": [["image", [2, 3, -4]]]}
     (folder / "config.json").write_text(json.dumps(settings))
@@ -149,86 +151,86 @@ def laid_out(folder: Path, kind: str, tensors: dict[str, Tensor]) -> Path:
 
 
 def test_names_and_shapes_are_the_published_ones() -> None:
-    own = {name: tuple(value.shape) for name, value in published_state(policy()).items()}
-    assert own == published_shapes()
+    shapes = {name: tuple(value.shape) for name, value in published_state(make_policy()).items()}
+    assert shapes == published_shapes()
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "bin", "safetensors shards", "bin shards"])
-def test_a_folder_loads_by_name(kind: str, tmp_path: Path) -> None:
-    tensors, made = weights(torch.bfloat16), policy()
-    others = {name: value.clone() for name, value in made.state_dict().items() if name not in published_shapes()}
-    load_published(made, laid_out(tmp_path, kind, tensors))
-    state = made.state_dict()
+def test_weights_load_by_name(kind: str, tmp_path: Path) -> None:
+    tensors, policy = random_weights(torch.bfloat16), make_policy()
+    others = {name: value.clone() for name, value in policy.state_dict().items() if name not in published_shapes()}
+    load_published(policy, write_checkpoint(tmp_path, kind, tensors))
+    state = policy.state_dict()
     for name, value in tensors.items():
         assert torch.equal(state[name], value.float()) and state[name].dtype == torch.float32, name
-    for name, value in others.items():  # the encoder of pictures, statistics and background stay
+    for name, value in others.items():  # the image encoder, statistics and background do not change
         assert torch.equal(state[name], value), name
     assert any(name.startswith("vision.") for name in others)
 
 
-def test_what_is_written_is_read_back_and_says_its_size(tmp_path: Path) -> None:
-    made, other = policy(), policy()
-    export_published(made, tmp_path / "out")
+def test_an_exported_checkpoint_loads_with_its_size_and_shape(tmp_path: Path) -> None:
+    policy, other = make_policy(), make_policy()
+    export_published(policy, tmp_path / "out")
     assert load_file(tmp_path / "out" / "model.safetensors").keys() == published_shapes().keys()
     load_published(other, tmp_path / "out")
-    for name, value in published_state(made).items():
+    for name, value in published_state(policy).items():
         assert torch.equal(published_state(other)[name], value), name
     assert published_shape(tmp_path / "out") == (SIZE, SHAPE)
     settings = json.loads((tmp_path / "out" / "config.json").read_text())
     assert settings["rdt"] == {"hidden_size": W, "depth": DEPTH, "num_heads": HEADS}
     assert settings["pred_horizon"] == 4 and settings["img_cond_len"] == 24 and settings["lang_token_dim"] == 10
-    assert published_shape(laid_out(tmp_path / "theirs", "bin", weights()))[1] == SHAPE
+    assert published_shape(write_checkpoint(tmp_path / "theirs", "bin", random_weights()))[1] == SHAPE
 
 
-def test_every_difference_is_said(tmp_path: Path) -> None:
-    tensors = weights()
+def test_an_error_lists_every_mismatch(tmp_path: Path) -> None:
+    tensors = random_weights()
     del tensors["model.blocks.1.attn.q_norm.weight"]
     tensors["model.blocks.0.attn.rotary"] = torch.zeros(3)
     tensors["img_adaptor.0.weight"] = torch.zeros(W, 1152)
-    made = policy()
-    before = {name: value.clone() for name, value in made.state_dict().items()}
-    with pytest.raises(ConfigError) as refused:
-        load_published(made, laid_out(tmp_path, "safetensors", tensors))
-    for words in (
+    policy = make_policy()
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    with pytest.raises(ConfigError) as error:
+        load_published(policy, write_checkpoint(tmp_path, "safetensors", tensors))
+    for text in (
         "1 missing (model.blocks.1.attn.q_norm.weight)",
         "1 unknown (model.blocks.0.attn.rotary)",
         f"1 of another shape (img_adaptor.0.weight ({W}, 1152), not ({W}, 64))",
         "a vision encoder of 1152",
     ):
-        assert words in str(refused.value), str(refused.value)
-    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
+        assert text in str(error.value), str(error.value)
+    assert all(torch.equal(value, before[name]) for name, value in policy.state_dict().items())
 
 
-def test_another_size_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_the_size_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rdt_checkpoint.SIZES, "rdt-other", SIZE)
-    folder = laid_out(tmp_path, "safetensors", weights())
+    folder = write_checkpoint(tmp_path, "safetensors", random_weights())
     with pytest.raises(ConfigError, match=r"fits size=rdt-other, a text encoder of 10 and a vision encoder of 64"):
-        load_published(policy(RDTSize(32, 3, 4)), folder)
+        load_published(make_policy(RDTSize(32, 3, 4)), folder)
     monkeypatch.delitem(rdt_checkpoint.SIZES, "rdt-other")
     with pytest.raises(ConfigError, match="fits width 16, depth 2, heads 2"):
-        load_published(policy(RDTSize(32, 3, 4)), folder)
+        load_published(make_policy(RDTSize(32, 3, 4)), folder)
 
 
 class Code:
-    """Something that a pickle would build."""
+    """Object that an unrestricted load of a pickle would create."""
 
 
-def test_folders_that_cannot_be_trusted_or_read_are_refused(tmp_path: Path) -> None:
+def test_unsafe_and_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no checkpoint: neither model.safetensors nor pytorch_model.bin"):
-        load_published(policy(), tmp_path)
+        load_published(make_policy(), tmp_path)
     torch.save({"model": Code()}, tmp_path / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="pytorch_model.bin cannot be read"):
-        load_published(policy(), tmp_path)
+        load_published(make_policy(), tmp_path)
     torch.save([torch.zeros(1)], tmp_path / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="does not contain a dict of weights"):
-        load_published(policy(), tmp_path)
+        load_published(make_policy(), tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"\x08" * 20)
     with pytest.raises(ConfigError, match="model.safetensors cannot be read"):
-        load_published(policy(), tmp_path)
+        load_published(make_policy(), tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../model.safetensors"}}')
     with pytest.raises(ConfigError, match="names files outside its folder"):
-        load_published(policy(), elsewhere)
+        load_published(make_policy(), elsewhere)
     with pytest.raises(ConfigError, match="is not an RDT checkpoint"):
-        published_shape(laid_out(tmp_path / "small", "safetensors", {"a.b": torch.zeros(1)}))
+        published_shape(write_checkpoint(tmp_path / "small", "safetensors", {"a.b": torch.zeros(1)}))

@@ -1,4 +1,4 @@
-"""RDTPolicy: normalisation is exact, what is not there is not seen, instructions and pictures are; its encoders."""
+"""RDTPolicy: exact normalisation, masks, instructions, images, image jitter, and the trained and hashed encoders."""
 
 from __future__ import annotations
 
@@ -17,232 +17,238 @@ V, T, PIXELS = 12, 4, 32
 SHAPE = RDTShape(
     horizon=T, vector=V, language_tokens=8, frames=2, cameras=3, patches=4, language_width=WIDTH, patch_width=64
 )
-SAID = ("open the top drawer", "close the top drawer", "stop it")
-THERE = torch.tensor([True] * 8 + [False] * 4)
+INSTRUCTIONS = ("open the top drawer", "close the top drawer", "stop it")
+ENTRY_MASK = torch.tensor([True] * 8 + [False] * 4)
 STATISTICS = {
     "state_mean": torch.linspace(-3, 3, V),
     "state_std": torch.linspace(0.1, 2, V),
     "action_mean": torch.linspace(1, -1, V),
     "action_std": torch.linspace(0.5, 5, V),
-    "state_mask": THERE,
-    "action_mask": THERE,
+    "state_mask": ENTRY_MASK,
+    "action_mask": ENTRY_MASK,
 }
 
 
-def policy() -> RDTPolicy:
+def make_policy() -> RDTPolicy:
     torch.manual_seed(0)
-    made = RDTPolicy(RDTSize(32, 4, 4), SHAPE, PatchEncoder(64))
-    nn.init.normal_(made.model.final_layer.ffn_final.fc2.weight)
-    for weight in (made.background, made.model.lang_cond_pos_embed):  # as learned: tokens' places differ
+    policy = RDTPolicy(RDTSize(32, 4, 4), SHAPE, PatchEncoder(64))
+    nn.init.normal_(policy.model.final_layer.ffn_final.fc2.weight)
+    # These weights are constant at initialisation, and training changes them.
+    for weight in (policy.background, policy.model.lang_cond_pos_embed):
         nn.init.normal_(weight)
-    made.set_statistics(**STATISTICS)
-    made.set_instructions(*hash_instructions(SAID))
-    return made.eval()
+    policy.set_statistics(**STATISTICS)
+    policy.set_instructions(*hash_instructions(INSTRUCTIONS))
+    return policy.eval()
 
 
-def seen(rows: int = 3, cameras: int = 2) -> dict[str, Tensor]:
-    draw = torch.Generator().manual_seed(1)
+def random_observation(rows: int = 3, cameras: int = 2) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
     return {
-        "images": torch.randint(256, (rows, 2, cameras, PIXELS, PIXELS, 3), dtype=torch.uint8, generator=draw),
+        "images": torch.randint(256, (rows, 2, cameras, PIXELS, PIXELS, 3), dtype=torch.uint8, generator=generator),
         "image_mask": torch.ones(rows, 2, cameras, dtype=torch.bool),
-        "state": torch.randn(rows, V, generator=draw),
-        "state_mask": THERE.repeat(rows, 1),
-        "task": torch.arange(rows) % len(SAID),
+        "state": torch.randn(rows, V, generator=generator),
+        "state_mask": ENTRY_MASK.repeat(rows, 1),
+        "task": torch.arange(rows) % len(INSTRUCTIONS),
         "hz": torch.full((rows,), 20.0),
     }
 
 
 @torch.no_grad()
-def said(made: RDTPolicy, obs: dict[str, Tensor], noisy: Tensor | None = None, **words) -> Tensor:
+def predict(policy: RDTPolicy, obs: dict[str, Tensor], noisy: Tensor | None = None, **inputs) -> Tensor:
     rows = len(obs["state"])
     if noisy is None:
         noisy = torch.randn(rows, T, V, generator=torch.Generator().manual_seed(2))
-    return made(obs, noisy, THERE.repeat(rows, 1), torch.full((rows,), 300), **words)[0]
+    return policy(obs, noisy, ENTRY_MASK.repeat(rows, 1), torch.full((rows,), 300), **inputs)[0]
 
 
-def hiding(rows: int = 3, cameras: int = 2, **some: Tensor) -> dict[str, Tensor]:
-    """Nothing is hidden but what `some` says."""
-    nothing = {name: torch.zeros(rows, dtype=torch.bool) for name in ("state", "language", "hz")}
-    nothing["images"] = torch.zeros(rows, 2, cameras, dtype=torch.bool)
-    return nothing | {"state_noise": torch.zeros(rows, V)} | some
+def make_hidden(rows: int = 3, cameras: int = 2, **fields: Tensor) -> dict[str, Tensor]:
+    """Returns the argument `hidden` of a policy: only `fields` mask or change anything."""
+    hidden = {name: torch.zeros(rows, dtype=torch.bool) for name in ("state", "language", "hz")}
+    hidden["images"] = torch.zeros(rows, 2, cameras, dtype=torch.bool)
+    return hidden | {"state_noise": torch.zeros(rows, V)} | fields
 
 
-def test_normalisation_is_exact_and_travels_with_the_policy() -> None:
-    made = policy()
+def test_normalisation_is_exact_and_the_state_dict_contains_the_statistics() -> None:
+    policy = make_policy()
     raw = torch.randn(5, T, V)
-    code = made.normalize("action", raw, THERE)
-    wanted = (raw - STATISTICS["action_mean"]) / STATISTICS["action_std"]
-    assert torch.equal(code, torch.where(THERE, wanted, 0.0))
-    back = made.denormalize_actions(code, THERE)
-    torch.testing.assert_close(back[..., :8], raw[..., :8])
-    assert not back[..., 8:].any()
+    normalized = policy.normalize("action", raw, ENTRY_MASK)
+    expected = (raw - STATISTICS["action_mean"]) / STATISTICS["action_std"]
+    assert torch.equal(normalized, torch.where(ENTRY_MASK, expected, 0.0))
+    denormalized = policy.denormalize_actions(normalized, ENTRY_MASK)
+    torch.testing.assert_close(denormalized[..., :8], raw[..., :8])
+    assert not denormalized[..., 8:].any()
     other = RDTPolicy(RDTSize(32, 4, 4), SHAPE, PatchEncoder(64))
-    other.load_state_dict(made.state_dict())
-    other.set_instructions(*hash_instructions(SAID))
-    assert torch.equal(said(made, seen()), said(other, seen()))
+    other.load_state_dict(policy.state_dict())
+    other.set_instructions(*hash_instructions(INSTRUCTIONS))
+    assert torch.equal(predict(policy, random_observation()), predict(other, random_observation()))
     other.set_statistics(**STATISTICS | {"state_mean": STATISTICS["state_mean"] + 1})
-    shifted = seen() | {"state": seen()["state"] + 1}
-    torch.testing.assert_close(said(other, shifted), said(made, seen()))
-    assert not torch.allclose(said(other, seen()), said(made, seen()))
+    shifted = random_observation() | {"state": random_observation()["state"] + 1}
+    torch.testing.assert_close(predict(other, shifted), predict(policy, random_observation()))
+    assert not torch.allclose(predict(other, random_observation()), predict(policy, random_observation()))
 
 
-def test_numbers_that_are_not_there_are_not_seen() -> None:
-    made, obs = policy(), seen()
+def test_masked_entries_have_no_influence() -> None:
+    policy, obs = make_policy(), random_observation()
     noisy = torch.randn(3, T, V)
-    other, elsewhere = dict(obs), noisy.clone()
-    other["state"] = torch.where(THERE, obs["state"], float("nan"))
-    elsewhere[..., 8:] = 50.0
-    assert torch.equal(said(made, obs, noisy), said(made, other, elsewhere))
-    elsewhere[..., 7] += 1.0
-    assert not torch.allclose(said(made, obs, noisy), said(made, other, elsewhere))
-    less = {**obs, "state_mask": obs["state_mask"] & (torch.arange(V) > 0)}
-    zero = {**obs, "state": torch.where(torch.arange(V) > 0, obs["state"], STATISTICS["state_mean"])}
-    assert not torch.allclose(said(made, less), said(made, zero))  # that a number is missing can be known
+    changed_obs, changed_noisy = dict(obs), noisy.clone()
+    changed_obs["state"] = torch.where(ENTRY_MASK, obs["state"], float("nan"))
+    changed_noisy[..., 8:] = 50.0
+    assert torch.equal(predict(policy, obs, noisy), predict(policy, changed_obs, changed_noisy))
+    changed_noisy[..., 7] += 1.0
+    assert not torch.allclose(predict(policy, obs, noisy), predict(policy, changed_obs, changed_noisy))
+    masked = {**obs, "state_mask": obs["state_mask"] & (torch.arange(V) > 0)}
+    mean = {**obs, "state": torch.where(torch.arange(V) > 0, obs["state"], STATISTICS["state_mean"])}
+    assert not torch.allclose(predict(policy, masked), predict(policy, mean))  # the policy also observes the mask
 
 
-def test_a_picture_that_is_missing_is_not_seen() -> None:
-    made, obs = policy(), seen()
-    obs["image_mask"][0, 0, 1] = obs["image_mask"][1] = False  # of one row one, of another all
+def test_missing_images_have_no_influence() -> None:
+    policy, obs = make_policy(), random_observation()
+    obs["image_mask"][0, 0, 1] = obs["image_mask"][1] = False  # one image of row 0, and all images of row 1
     other = {**obs, "images": obs["images"].clone()}
     other["images"][~obs["image_mask"]] = 255
-    first = said(made, obs)
-    assert torch.equal(first, said(made, other)) and first.isfinite().all()
+    first = predict(policy, obs)
+    assert torch.equal(first, predict(policy, other)) and first.isfinite().all()
     other["images"][0, 0, 0] = 255
-    changed = (said(made, other) - first).abs().amax((1, 2)) > 1e-6
+    changed = (predict(policy, other) - first).abs().amax((1, 2)) > 1e-6
     assert changed.tolist() == [True, False, False]
-    whole = said(made, seen())
-    assert not torch.allclose(first[0], whole[0]) and torch.allclose(first[2], whole[2], atol=1e-5)
+    complete = predict(policy, random_observation())
+    assert not torch.allclose(first[0], complete[0]) and torch.allclose(first[2], complete[2], atol=1e-5)
 
 
-def test_frames_and_cameras_are_told_apart() -> None:
-    made, obs = policy(), seen()
+def test_frames_and_cameras_are_distinguished() -> None:
+    policy, obs = make_policy(), random_observation()
     for axis in (1, 2):
-        turned = {**obs, "images": obs["images"].flip(axis)}
-        assert not torch.allclose(said(made, turned), said(made, obs), atol=1e-4)
-    one = {**obs, "images": obs["images"][:, :, :1], "image_mask": obs["image_mask"][:, :, :1]}
+        flipped = {**obs, "images": obs["images"].flip(axis)}
+        assert not torch.allclose(predict(policy, flipped), predict(policy, obs), atol=1e-4)
+    one_camera = {**obs, "images": obs["images"][:, :, :1], "image_mask": obs["image_mask"][:, :, :1]}
     masked = {**obs, "image_mask": obs["image_mask"] & (torch.arange(2) == 0)}
-    torch.testing.assert_close(said(made, one), said(made, masked), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(predict(policy, one_camera), predict(policy, masked), rtol=1e-4, atol=1e-5)
 
 
-def test_features_are_pictures_that_were_encoded_before() -> None:
-    made, obs = policy(), seen()
+def test_encoded_features_replace_images() -> None:
+    policy, obs = make_policy(), random_observation()
     with torch.no_grad():
-        features = made.vision(obs["images"].flatten(0, 2)).unflatten(0, (3, 2, 2))
-    known = {name: value for name, value in obs.items() if name != "images"} | {"features": features}
-    torch.testing.assert_close(said(made, known), said(made, obs))
-    blind = {name: value for name, value in obs.items() if not name.startswith("images")}
-    assert said(made, blind).isfinite().all() and not torch.allclose(said(made, blind), said(made, obs), atol=1e-4)
+        features = policy.vision(obs["images"].flatten(0, 2)).unflatten(0, (3, 2, 2))
+    encoded = {name: value for name, value in obs.items() if name != "images"} | {"features": features}
+    torch.testing.assert_close(predict(policy, encoded), predict(policy, obs))
+    without_images = {name: value for name, value in obs.items() if not name.startswith("images")}
+    assert predict(policy, without_images).isfinite().all() and not torch.allclose(
+        predict(policy, without_images), predict(policy, obs), atol=1e-4
+    )
 
 
-def test_the_instruction_matters_and_can_be_another_one() -> None:
-    made, obs = policy(), seen()
-    first = said(made, obs)
-    made.set_instructions(*hash_instructions(SAID[::-1]))
-    second = said(made, obs)
+def test_the_instruction_changes_the_chunk_and_can_be_replaced() -> None:
+    policy, obs = make_policy(), random_observation()
+    first = predict(policy, obs)
+    policy.set_instructions(*hash_instructions(INSTRUCTIONS[::-1]))
+    second = predict(policy, obs)
     changed = (second - first).abs().amax((1, 2)) > 1e-4
-    assert changed.tolist() == [True, False, True]  # the middle one says the same, in a longer table or not
-    made.set_instructions(*hash_instructions([*SAID, "a much longer instruction than the others are"]))
-    torch.testing.assert_close(said(made, obs), first, rtol=1e-4, atol=1e-5)
+    assert changed.tolist() == [True, False, True]  # the middle instruction stays the same
+    policy.set_instructions(*hash_instructions([*INSTRUCTIONS, "a much longer instruction than the others are"]))
+    torch.testing.assert_close(predict(policy, obs), first, rtol=1e-4, atol=1e-5)
     with pytest.raises(ConfigError, match="have 9 tokens of 128 features; this policy reads up to 8 tokens of 128"):
-        made.set_instructions(*hash_instructions(["one two three four five six seven eight nine"]))
+        policy.set_instructions(*hash_instructions(["one two three four five six seven eight nine"]))
     with pytest.raises(ConfigError, match="2 tokens of 5 features"):
-        made.set_instructions(torch.zeros(1, 2, 5), torch.ones(1, 2, dtype=torch.bool))
+        policy.set_instructions(torch.zeros(1, 2, 5), torch.ones(1, 2, dtype=torch.bool))
 
 
-def test_what_is_hidden_is_not_seen() -> None:
-    made, obs = policy(), seen()
+def test_hidden_conditions_have_no_influence() -> None:
+    policy, obs = make_policy(), random_observation()
     all_rows = torch.ones(3, dtype=torch.bool)
-    torch.testing.assert_close(said(made, obs, hidden=hiding()), said(made, obs))
-    others = {
+    torch.testing.assert_close(predict(policy, obs, hidden=make_hidden()), predict(policy, obs))
+    changes = {
         "state": {"state": obs["state"] + 5.0},
         "hz": {"hz": torch.zeros(3)},
-        "language": {"task": (obs["task"] + 1) % len(SAID)},
+        "language": {"task": (obs["task"] + 1) % len(INSTRUCTIONS)},
     }
-    for name, other in others.items():
-        hidden = hiding(**{name: all_rows})
-        first = said(made, obs, hidden=hidden)
-        assert torch.equal(first, said(made, obs | other, hidden=hidden)), name
-        assert not torch.allclose(first, said(made, obs), atol=1e-5), name
-    gone = torch.zeros(3, 2, 2, dtype=torch.bool)
-    gone[1, 0] = True
-    torch.testing.assert_close(said(made, obs, hidden=hiding(images=gone)), said(made, obs | {"image_mask": ~gone}))
+    for name, change in changes.items():
+        hidden = make_hidden(**{name: all_rows})
+        first = predict(policy, obs, hidden=hidden)
+        assert torch.equal(first, predict(policy, obs | change, hidden=hidden)), name
+        assert not torch.allclose(first, predict(policy, obs), atol=1e-5), name
+    hidden_images = torch.zeros(3, 2, 2, dtype=torch.bool)
+    hidden_images[1, 0] = True
+    torch.testing.assert_close(
+        predict(policy, obs, hidden=make_hidden(images=hidden_images)),
+        predict(policy, obs | {"image_mask": ~hidden_images}),
+    )
     noise = torch.randn(3, V)
-    moved = obs | {"state": obs["state"] + noise * STATISTICS["state_std"]}
-    torch.testing.assert_close(said(made, obs, hidden=hiding(state_noise=noise)), said(made, moved))
+    perturbed = obs | {"state": obs["state"] + noise * STATISTICS["state_std"]}
+    torch.testing.assert_close(predict(policy, obs, hidden=make_hidden(state_noise=noise)), predict(policy, perturbed))
 
 
-def test_pictures_of_other_sizes_and_bad_statistics_are_refused() -> None:
-    made, obs = policy(), seen(cameras=4)
+def test_unsupported_images_and_invalid_statistics_are_refused() -> None:
+    policy, obs = make_policy(), random_observation(cameras=4)
     with pytest.raises(ValueError, match="2 frames of 4 cameras with 4 patches; this policy observes 2 frames"):
-        said(made, obs)
+        predict(policy, obs)
     with pytest.raises(ValueError, match=r"state_std must be above 0, but .* \[3\]"):
-        made.set_statistics(**STATISTICS | {"state_std": torch.ones(V) - (torch.arange(V) == 3).float()})
+        policy.set_statistics(**STATISTICS | {"state_std": torch.ones(V) - (torch.arange(V) == 3).float()})
     with pytest.raises(ValueError, match="have no action_mean"):
-        made.set_statistics(state_mean=torch.zeros(V), state_std=torch.ones(V))
+        policy.set_statistics(state_mean=torch.zeros(V), state_std=torch.ones(V))
 
 
-def test_jitter_of_nothing_changes_nothing_and_of_one_picture_only_it() -> None:
-    pictures = torch.randint(256, (4, 48, 24, 3), dtype=torch.uint8)
+def test_jitter_changes_only_images_with_nonzero_parameters() -> None:
+    images = torch.randint(256, (4, 48, 24, 3), dtype=torch.uint8)
     draws = torch.zeros(4, NUM_JITTER_PARAMS)
-    assert torch.equal(jitter_images(pictures, draws), pictures)
+    assert torch.equal(jitter_images(images, draws), images)
     draws[2] = torch.tensor([0.5, -0.5, 0.5, 1.0, -1.0])
-    changed = jitter_images(pictures, draws)
-    assert [torch.equal(a, b) for a, b in zip(changed, pictures, strict=True)] == [True, True, False, True]
+    changed = jitter_images(images, draws)
+    assert [torch.equal(a, b) for a, b in zip(changed, images, strict=True)] == [True, True, False, True]
 
 
-def test_jitter_moves_and_lights_as_it_says() -> None:
-    pictures = torch.randint(100, (1, 48, 24, 3), dtype=torch.uint8)
+def test_jitter_shifts_images_and_changes_their_colours() -> None:
+    images = torch.randint(100, (1, 48, 24, 3), dtype=torch.uint8)
     down, right = round(MAX_SHIFT * 48), round(MAX_SHIFT * 24)
     assert (down, right) == (2, 1)
-    moved = jitter_images(pictures, torch.tensor([[0.0, 0.0, 0.0, 1.0, -1.0]]))
-    assert torch.equal(moved[0, :-down, right:], pictures[0, down:, :-right])
-    assert torch.equal(moved[0, -1, right:], pictures[0, -1, :-right])  # the edge stands for what is outside
-    brighter = jitter_images(pictures, torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]]))
-    assert torch.equal(brighter, ((1 + MAX_COLOUR_CHANGE[0]) * pictures.float()).round().to(torch.uint8))
-    level = jitter_images(pictures, torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0]])).float()
-    assert level.std() > 1.2 * pictures.float().std()
-    grey = jitter_images(pictures, torch.tensor([[0.0, 0.0, -1 / MAX_COLOUR_CHANGE[2], 0.0, 0.0]])).float()
-    assert (grey - grey.mean(-1, keepdim=True)).abs().max() < 1.01  # no colour is left
-    assert jitter_images(torch.full_like(pictures, 250), torch.ones(1, NUM_JITTER_PARAMS)).max() == 255
+    shifted = jitter_images(images, torch.tensor([[0.0, 0.0, 0.0, 1.0, -1.0]]))
+    assert torch.equal(shifted[0, :-down, right:], images[0, down:, :-right])
+    assert torch.equal(shifted[0, -1, right:], images[0, -1, :-right])  # edge pixels fill the gap
+    brighter = jitter_images(images, torch.tensor([[1.0, 0.0, 0.0, 0.0, 0.0]]))
+    assert torch.equal(brighter, ((1 + MAX_COLOUR_CHANGE[0]) * images.float()).round().to(torch.uint8))
+    contrasted = jitter_images(images, torch.tensor([[0.0, 1.0, 0.0, 0.0, 0.0]])).float()
+    assert contrasted.std() > 1.2 * images.float().std()
+    grey = jitter_images(images, torch.tensor([[0.0, 0.0, -1 / MAX_COLOUR_CHANGE[2], 0.0, 0.0]])).float()
+    assert (grey - grey.mean(-1, keepdim=True)).abs().max() < 1.01  # the image is grey
+    assert jitter_images(torch.full_like(images, 250), torch.ones(1, NUM_JITTER_PARAMS)).max() == 255
 
 
 @pytest.mark.parametrize("subsample", [1, 2])
-def test_small_vision_has_a_token_for_each_patch_and_knows_where(subsample: int) -> None:
+def test_the_patch_encoder_returns_one_token_per_patch_with_its_position(subsample: int) -> None:
     torch.manual_seed(0)
     vision = PatchEncoder(64, subsample)
-    pictures = torch.randint(256, (2, 64, 96, 3), dtype=torch.uint8)
-    tokens = vision(pictures)
+    images = torch.randint(256, (2, 64, 96, 3), dtype=torch.uint8)
+    tokens = vision(images)
     assert tokens.shape == (2, 24, 64) and vision.patches(64, 96) == 24
-    plain = vision(torch.full((1, 64, 96, 3), 90, dtype=torch.uint8))[0]
-    assert torch.pdist(plain).min() > 0  # of one colour, and yet no two patches say the same
-    one = pictures[:1].clone()
-    one[0, 34:40, 66:72] = 255 - one[0, 34:40, 66:72]
-    moved = (vision(one)[0] - tokens[0]).norm(dim=1)
-    assert int(moved.argmax()) == 2 * 6 + 4  # row by row
+    uniform = vision(torch.full((1, 64, 96, 3), 90, dtype=torch.uint8))[0]
+    assert torch.pdist(uniform).min() > 0  # the colour is the same, but all tokens differ
+    changed = images[:1].clone()
+    changed[0, 34:40, 66:72] = 255 - changed[0, 34:40, 66:72]
+    distance = (vision(changed)[0] - tokens[0]).norm(dim=1)
+    assert int(distance.argmax()) == 2 * 6 + 4  # patches are ordered row by row
     with torch.autocast("cpu", torch.bfloat16):
-        half = vision(pictures)
-    assert (half.float() - tokens).norm() < 0.1 * tokens.norm()
+        bf16_tokens = vision(images)
+    assert (bf16_tokens.float() - tokens).norm() < 0.1 * tokens.norm()
     with pytest.raises(ValueError, match="40 x 64 pixels .* the sides must be multiples of 16"):
         vision(torch.zeros(1, 40, 64, 3, dtype=torch.uint8))
     with pytest.raises(ValueError, match="width=100"):
         PatchEncoder(100)
 
 
-def test_words_tell_instructions_apart() -> None:
+def test_hashed_tokens_distinguish_instructions() -> None:
     tasks = [f"{verb} the {thing}" for verb in ("open", "close", "push", "pick up") for thing in ("pot", "lid", "box")]
     tasks += ["put the bowl on the plate", "put the plate on the bowl"]
-    tokens, there = hash_instructions(tasks)
-    assert tokens.shape == (14, 6, WIDTH) and there.sum(1).tolist() == [3] * 9 + [4] * 3 + [6, 6]
-    assert not tokens[~there].any()
-    alike = instruction_similarity(tokens, there)
-    assert torch.allclose(alike.diagonal(), torch.ones(14), atol=1e-6)
-    apart = alike - torch.eye(14)
-    assert apart[:12, :12].max() < 0.9 and apart.max() < 0.96  # the last two have the same words in another order
-    twice = instruction_similarity(*hash_instructions(["Open the drawer.", "open  the DRAWER", "open the door"]))
-    assert twice[0, 1] > 0.9999 and twice[0, 2] < 0.9
-    alone, _ = hash_instructions(["open the lid"])
-    assert torch.equal(alone[0], tokens[tasks.index("open the lid"), :3])  # whatever stands beside it
-    assert abs(float(alone[0, 0].square().mean()) - 1) < 0.5
+    tokens, mask = hash_instructions(tasks)
+    assert tokens.shape == (14, 6, WIDTH) and mask.sum(1).tolist() == [3] * 9 + [4] * 3 + [6, 6]
+    assert not tokens[~mask].any()
+    similarity = instruction_similarity(tokens, mask)
+    assert torch.allclose(similarity.diagonal(), torch.ones(14), atol=1e-6)
+    off_diagonal = similarity - torch.eye(14)
+    assert off_diagonal[:12, :12].max() < 0.9 and off_diagonal.max() < 0.96  # the last two differ in word order
+    of_three = instruction_similarity(*hash_instructions(["Open the drawer.", "open  the DRAWER", "open the door"]))
+    assert of_three[0, 1] > 0.9999 and of_three[0, 2] < 0.9
+    single, _ = hash_instructions(["open the lid"])
+    assert torch.equal(single[0], tokens[tasks.index("open the lid"), :3])  # other instructions do not matter
+    assert abs(float(single[0, 0].square().mean()) - 1) < 0.5
     for empty in ([""], ["..."], []):
         with pytest.raises(ConfigError):
             hash_instructions(empty)

@@ -30,30 +30,35 @@ def encoded(num_envs: int = 3, keys: tuple[str, ...] = ("obs", "z")) -> EncodedV
 def test_codes_equal_those_of_recorded_windows():
     env = encoded()
     obs = env.reset()
-    seen, finals = [], []
+    transitions, finals = [], []
     draw = torch.Generator().manual_seed(0)
     for _ in range(18):
         action = torch.rand(3, 1, generator=draw) * 2 - 1
         step = env.step(action)
-        seen.append((obs, action, step.reward, step.next_obs(), step.ended))
+        transitions.append((obs, action, step.reward, step.next_obs(), step.ended))
         finals.append(step.final_obs is not None)
         obs = step.obs
     assert any(finals)
     for row in range(3):
-        state = torch.stack([each[0]["obs"][row, :2] for each in seen])
-        ended = torch.tensor([bool(each[4][row]) for each in seen])
+        state = torch.stack([each[0]["obs"][row, :2] for each in transitions])
+        ended = torch.tensor([bool(each[4][row]) for each in transitions])
         start = torch.cat([torch.tensor([True]), ended[:-1]])
         past = Trajectories(
-            state, torch.stack([e[1][row] for e in seen]), torch.stack([e[2][row] for e in seen]) * 0.5, start
+            state,
+            torch.stack([e[1][row] for e in transitions]),
+            torch.stack([e[2][row] for e in transitions]) * 0.5,
+            start,
         )
         expected = env.encoder(past.windows(torch.arange(18), LENGTH))
-        torch.testing.assert_close(torch.stack([each[0]["z"][row] for each in seen]), expected)
+        torch.testing.assert_close(torch.stack([each[0]["z"][row] for each in transitions]), expected)
         # Within an episode the code of next_obs is that of the next obs. At its end it has a longer history.
         for step in range(17):
-            same = torch.equal(seen[step][3]["z"][row], seen[step + 1][0]["z"][row])
+            same = torch.equal(transitions[step][3]["z"][row], transitions[step + 1][0]["z"][row])
             assert same != bool(ended[step])
         last = int(ended.nonzero()[0])
-        assert float(seen[last][3]["z"][row, -1]) == LENGTH and float(seen[last + 1][0]["z"][row, -1]) == 1
+        assert (
+            float(transitions[last][3]["z"][row, -1]) == LENGTH and float(transitions[last + 1][0]["z"][row, -1]) == 1
+        )
     env.close()
 
 

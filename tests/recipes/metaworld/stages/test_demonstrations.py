@@ -52,26 +52,26 @@ def test_the_script_acts_with_noise_in_its_share_of_the_environments():
     assert 70 < int(acts.sum()) < 130
     torch.manual_seed(0)
     obs, own = torch.rand(ENVS, 39), torch.rand(ENVS, 4)
-    taken = shared.replace(obs, own)
-    assert torch.equal(taken[~acts], own[~acts])
+    actions = shared.replace(obs, own)
+    assert torch.equal(actions[~acts], own[~acts])
     script = scripted_policy("drawer-open")
     clean = torch.stack([torch.from_numpy(script(row.numpy())).float() for row in obs[acts]])
-    error = taken[acts] - clean
+    error = actions[acts] - clean
     inside = (clean.abs() < 0.5).expand_as(error)
-    assert float(error[inside].std()) == pytest.approx(0.1, rel=0.2) and float(taken.abs().max()) <= 1
+    assert float(error[inside].std()) == pytest.approx(0.1, rel=0.2) and float(actions.abs().max()) <= 1
 
 
 @pytest.mark.parametrize("keys", [("obs",), ("obs", "z"), ("z", "s")], ids=["student", "bonus", "student_finetune"])
 def test_the_collective_policy_acts_in_its_share_of_the_episodes_of_a_student(keys):
     torch.manual_seed(0)
     collective = CollectiveActorCritic(code=3, hidden=(8,))
-    seen, z, own = torch.rand(ENVS, 39), torch.rand(ENVS, 3), torch.rand(ENVS, 4)
-    obs = {name: {"obs": seen, "z": z, "s": shared_state(seen)}[name] for name in keys}
+    observation, z, own = torch.rand(ENVS, 39), torch.rand(ENVS, 3), torch.rand(ENVS, 4)
+    obs = {name: {"obs": observation, "z": z, "s": shared_state(observation)}[name] for name in keys}
     env = SimpleNamespace(codes=lambda rows: z[rows])
     guided = demonstrations(collective_demonstrator(collective, env), noise=0.0)
-    acts, taken = guided.left > 0, guided.replace(obs, own)
-    assert torch.equal(taken[~acts], own[~acts]) and 150 < int(acts.sum()) < 250
-    torch.testing.assert_close(taken[acts], collective.policy(z, shared_state(seen))[0][acts])
+    acts, actions = guided.left > 0, guided.replace(obs, own)
+    assert torch.equal(actions[~acts], own[~acts]) and 150 < int(acts.sum()) < 250
+    torch.testing.assert_close(actions[acts], collective.policy(z, shared_state(observation))[0][acts])
 
 
 def test_another_policy_acts_after_the_end_of_an_episode_only():

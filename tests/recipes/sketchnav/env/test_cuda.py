@@ -99,6 +99,6 @@ def test_kernels_compile_to_ptx() -> None:
     assert count_compiled(COMPILE) == 8
 
 
-def test_simulated_kernels_walk_and_see_like_the_cpu() -> None:
+def test_simulated_kernels_move_and_render_like_the_cpu() -> None:
     simulated, plain = both(PLAY)
     assert simulated == plain and simulated

@@ -1,4 +1,4 @@
-"""The explored map: what it calls free is free, what it calls standing stands, and it begins anew with an episode."""
+"""The explored map: free and occupied squares agree with the floor plan, and a new episode clears the map."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from powerband.recipes.sketchnav.settings import MAP_SQUARE_M
 SQUARES, ROWS = 96, 4
 
 
-def agents() -> SketchNavEnv:
+def make_env() -> SketchNavEnv:
     episodes = generate_episodes(
         EpisodeConfig(max_size_m=9, plans=2, goals=1, starts=2, sketch="blank", sketch_px=36), "train", 3
     )
@@ -22,7 +22,7 @@ def agents() -> SketchNavEnv:
 
 
 def test_squares_are_what_stands_or_is_free_in_the_plan() -> None:
-    env = agents()
+    env = make_env()
     for _ in range(60):
         obs = env.step(env.expert().clamp(min=1)).obs
     tall = heights() >= CAMERA_M
@@ -44,8 +44,8 @@ def test_squares_are_what_stands_or_is_free_in_the_plan() -> None:
     assert np.mean(right[FREE]) > 0.99 and np.mean(right[OCCUPIED]) > 0.98
 
 
-def test_maps_grow_within_an_episode_and_begin_anew_with_the_next() -> None:
-    env = agents()
+def test_maps_grow_within_an_episode_and_are_cleared_for_the_next() -> None:
+    env = make_env()
     obs = env.observe()
     sizes = [(obs["explored"] > 0).sum((1, 2, 3))]
     for _ in range(20):
@@ -60,7 +60,7 @@ def test_maps_grow_within_an_episode_and_begin_anew_with_the_next() -> None:
 
 
 def test_the_goal_is_where_the_episode_ends() -> None:
-    env = agents()
+    env = make_env()
     goal = env.observe()["goal"].clone()
     for _ in range(300):
         action, gps = env.expert(), env.observe()["gps"].clone()

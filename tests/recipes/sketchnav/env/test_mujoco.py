@@ -40,14 +40,14 @@ def test_depth_of_both_renderers_agrees() -> None:
         for row in range(env.num_envs):
             x, y = (env.agents.at[row].double() * COORDINATE_UNIT_M).tolist()
             renderer = renderers[int(episodes.plan[int(env.agents.episode[row])])]
-            rgb, seen = renderer.render(x, y, math.radians(10 * int(env.agents.heading[row])))
-            off.append(np.abs(seen - depth[row, 0].numpy()))
+            rgb, mujoco_depth = renderer.render(x, y, math.radians(10 * int(env.agents.heading[row])))
+            off.append(np.abs(mujoco_depth - depth[row, 0].numpy()))
             own = mujoco.Renderer(renderer.model, 64, 64)  # has its own context
             own.update_scene(renderer.data, "eye")
             assert (own.render() == rgb).all(), "a shared context must render the same images as one context per plan"
             own.enable_depth_rendering()
             own.update_scene(renderer.data, "eye")
-            assert (np.abs(own.render() - seen) < 1e-3 * seen).all()
+            assert (np.abs(own.render() - mujoco_depth) < 1e-3 * mujoco_depth).all()
             own.close()
     errors = np.stack(off)
     assert np.median(errors) < 0.005

@@ -1,4 +1,4 @@
-"""Noise of the sensors: as large as said, of no other reading, and the same however the rows are split or resumed."""
+"""Noise of the sensors has the configured size, affects no other reading, and does not depend on splits or resumes."""
 
 import math
 
@@ -22,22 +22,24 @@ def episodes() -> Episodes:
     return generate_episodes(EpisodeConfig(max_size_m=10, plans=4, goals=2, starts=4, sketch_px=36), "train", 1)
 
 
-def agents(episodes: Episodes, sensors: Sensors, rows: int = 16, **words) -> SketchNavEnv:
-    words = {"pixels": 48, "threads": 1, "seed": 5, "sequential": True, **words}
-    return SketchNavEnv(rows, episodes, Rules(max_steps=7), sensors=sensors, **words)
+def make_env(episodes: Episodes, sensors: Sensors, rows: int = 16, **options) -> SketchNavEnv:
+    options = {"pixels": 48, "threads": 1, "seed": 5, "sequential": True, **options}
+    return SketchNavEnv(rows, episodes, Rules(max_steps=7), sensors=sensors, **options)
 
 
-def walked(env: SketchNavEnv, steps: int = 20, part: slice = slice(None), seed: int = 0, rows: int = 16) -> list:
-    """What is seen, and of rows that ended what was seen last, at each of some random steps."""
-    generator, seen = torch.Generator().manual_seed(seed), []
+def random_rollout(
+    env: SketchNavEnv, steps: int = 20, part: slice = slice(None), seed: int = 0, rows: int = 16
+) -> list:
+    """Returns the observations of each random step, and the final observations of the rows that ended."""
+    generator, observations = torch.Generator().manual_seed(seed), []
     for _ in range(steps):
         step = env.step(torch.randint(1, 4, (rows,), generator=generator)[part])
         now = {name: value.clone() for name, value in step.obs.items()}
         if step.final_obs is not None:
             last = step.ended
             now |= {f"final {name}": value[last].clone() for name, value in step.final_obs.items()}
-        seen.append(now)
-    return seen
+        observations.append(now)
+    return observations
 
 
 def same(one: list, other: list, names: tuple[str, ...] = ()) -> bool:
@@ -60,15 +62,15 @@ def same(one: list, other: list, names: tuple[str, ...] = ()) -> bool:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
-def test_noise_is_of_the_reading_that_it_is_asked_of_and_of_no_other(episodes, sensors, touched) -> None:
-    plain, noisy = walked(agents(episodes, NOISELESS)), walked(agents(episodes, sensors))
+def test_noise_affects_the_configured_reading_and_no_other(episodes, sensors, touched) -> None:
+    plain, noisy = random_rollout(make_env(episodes, NOISELESS)), random_rollout(make_env(episodes, sensors))
     names = ("rgb", "depth", "gps", "compass", "episode")
     assert same(plain, noisy, tuple(set(names) - set(touched)))
     assert all(not torch.equal(a[name], b[name]) for a, b in zip(plain, noisy, strict=True) for name in touched)
 
 
 def test_nothing_is_run_for_noise_that_is_off(episodes, monkeypatch) -> None:
-    env, ran = agents(episodes, NOISELESS), []
+    env, ran = make_env(episodes, NOISELESS), []
     monkeypatch.setattr("powerband.recipes.sketchnav.env.env.run", lambda name, *rest: ran.append(name))
     env.observe()
     assert ran == ["render"]
@@ -84,7 +86,7 @@ def test_the_table_is_of_the_normal_distribution() -> None:
 def test_depth_errs_by_the_square_of_itself(episodes, factor: float) -> None:
     """Between the ends of the sensor's range; a level of the byte adds its own rounding, which noise of half a level or
     more makes even."""
-    env, metres, errors = agents(episodes, Sensors(depth_noise=factor)), [], []
+    env, metres, errors = make_env(episodes, Sensors(depth_noise=factor)), [], []
     generator = torch.Generator().manual_seed(0)
     for _ in range(30):
         env.step(torch.randint(1, 4, (16,), generator=generator))
@@ -101,8 +103,8 @@ def test_depth_errs_by_the_square_of_itself(episodes, factor: float) -> None:
         assert abs(float(errors[inside].mean())) < 0.1 * expected
 
 
-def test_colours_gps_and_compass_err_as_said(episodes) -> None:
-    plain, noisy = walked(agents(episodes, NOISELESS), 40), walked(agents(episodes, NOISY), 40)
+def test_errors_of_colours_gps_and_compass_have_the_configured_deviation(episodes) -> None:
+    plain, noisy = random_rollout(make_env(episodes, NOISELESS), 40), random_rollout(make_env(episodes, NOISY), 40)
 
     def errors(name: str) -> torch.Tensor:
         pairs = [(a[name].double(), b[name].double()) for a, b in zip(plain, noisy, strict=True)]
@@ -123,26 +125,29 @@ def test_colours_gps_and_compass_err_as_said(episodes) -> None:
     assert float(headings.abs().max()) <= np.float32(math.pi)
 
 
-def test_errors_of_pixels_colours_steps_and_rows_have_nothing_to_do_with_one_another(episodes) -> None:
-    env, plain = agents(episodes, NOISY, sequential=False), agents(episodes, NOISELESS, sequential=False)
-    off = [b["rgb"].double() - a["rgb"].double() for a, b in zip(walked(plain, 8), walked(env, 8), strict=True)]
+def test_errors_of_pixels_colours_steps_and_rows_are_uncorrelated(episodes) -> None:
+    env, plain = make_env(episodes, NOISY, sequential=False), make_env(episodes, NOISELESS, sequential=False)
+    off = [
+        b["rgb"].double() - a["rgb"].double()
+        for a, b in zip(random_rollout(plain, 8), random_rollout(env, 8), strict=True)
+    ]
     off = torch.stack(off)  # (steps, rows, 3, S, S)
 
-    def likeness(a: torch.Tensor, b: torch.Tensor) -> float:
+    def correlation(a: torch.Tensor, b: torch.Tensor) -> float:
         return abs(float(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]))
 
-    assert likeness(off[1:], off[:-1]) < 0.01
-    assert likeness(off[:, 1:], off[:, :-1]) < 0.01
-    assert likeness(off[:, :, 1:], off[:, :, :-1]) < 0.01
-    assert likeness(off[..., 1:], off[..., :-1]) < 0.01 and likeness(off[..., 1:, :], off[..., :-1, :]) < 0.01
+    assert correlation(off[1:], off[:-1]) < 0.01
+    assert correlation(off[:, 1:], off[:, :-1]) < 0.01
+    assert correlation(off[:, :, 1:], off[:, :, :-1]) < 0.01
+    assert correlation(off[..., 1:], off[..., :-1]) < 0.01 and correlation(off[..., 1:, :], off[..., :-1, :]) < 0.01
 
 
 @pytest.mark.parametrize("sequential", [False, True])
 def test_two_halves_of_the_rows_see_what_the_whole_sees(episodes, sequential: bool) -> None:
-    whole = walked(agents(episodes, NOISY, sequential=sequential))
+    whole = random_rollout(make_env(episodes, NOISY, sequential=sequential))
     halves = [
-        walked(
-            agents(episodes, NOISY, 8, sequential=sequential, first_env=first, all_envs=16),
+        random_rollout(
+            make_env(episodes, NOISY, 8, sequential=sequential, first_env=first, all_envs=16),
             part=slice(first, first + 8),
         )
         for first in (0, 8)
@@ -153,37 +158,37 @@ def test_two_halves_of_the_rows_see_what_the_whole_sees(episodes, sequential: bo
 
 @pytest.mark.slow
 def test_threads_change_no_bit(episodes) -> None:
-    assert same(walked(agents(episodes, NOISY)), walked(agents(episodes, NOISY, threads=2)))
+    assert same(random_rollout(make_env(episodes, NOISY)), random_rollout(make_env(episodes, NOISY, threads=2)))
 
 
 @pytest.mark.parametrize("sequential", [False, True])
 def test_a_resumed_environment_sees_the_same_bits(episodes, sequential: bool) -> None:
-    env = agents(episodes, NOISY, sequential=sequential)
-    walked(env, 10)
+    env = make_env(episodes, NOISY, sequential=sequential)
+    random_rollout(env, 10)
     state = {**env.state_dict()}
-    now, ahead = {name: value.clone() for name, value in env.observe().items()}, walked(env, 10, seed=1)
-    other = agents(episodes, NOISY, sequential=sequential, seed=77)
+    now, ahead = {name: value.clone() for name, value in env.observe().items()}, random_rollout(env, 10, seed=1)
+    other = make_env(episodes, NOISY, sequential=sequential, seed=77)
     other.load_state_dict(state)
-    assert same([now], [other.observe()]) and same(ahead, walked(other, 10, seed=1))
+    assert same([now], [other.observe()]) and same(ahead, random_rollout(other, 10, seed=1))
 
 
-def test_an_episode_walked_in_turns_is_seen_the_same_by_any_row(episodes) -> None:
+def test_observations_of_an_episode_do_not_depend_on_its_row_in_sequential_order(episodes) -> None:
     """Evaluations and continued recordings must not depend on the number of rows."""
-    whole, single = agents(episodes, NOISY), agents(episodes, NOISY, 1, first_env=3, all_envs=16)
+    whole, single = make_env(episodes, NOISY), make_env(episodes, NOISY, 1, first_env=3, all_envs=16)
     one, other = whole.observe(), single.observe()
-    alone = agents(episodes, NOISY, 1, order=torch.tensor([3])).observe()
+    alone = make_env(episodes, NOISY, 1, order=torch.tensor([3])).observe()
     for name, value in one.items():
         assert torch.equal(value[3:4], other[name]) and torch.equal(value[3:4], alone[name])
 
 
-def test_light_falls_as_said(episodes) -> None:
-    even, dim = agents(episodes, Sensors(shading=0.0)), agents(episodes, Sensors(shading=0.3))
+def test_light_decreases_with_distance_as_configured(episodes) -> None:
+    even, dim = make_env(episodes, Sensors(shading=0.0)), make_env(episodes, Sensors(shading=0.3))
     lit, metres = even.render_metric()
     rgb, _ = dim.render_metric()
     expected = lit.double() / (1 + 0.3 * metres.double())
     assert float((rgb.double() - expected).abs().max()) <= 1.5
     assert torch.equal(
-        agents(episodes, Sensors(shading=0.08)).render_metric()[0], agents(episodes, NOISELESS).render_metric()[0]
+        make_env(episodes, Sensors(shading=0.08)).render_metric()[0], make_env(episodes, NOISELESS).render_metric()[0]
     )
 
 
@@ -197,13 +202,13 @@ def test_pictures_of_another_renderer_are_read_with_the_same_noise(episodes, tmp
         def render(self, x: float, y: float, heading: float) -> tuple[np.ndarray, np.ndarray]:
             return np.full((96, 96, 3), 100, np.uint8), np.full((96, 96), 3.0, np.float32)
 
-    def seen(sensors: Sensors) -> dict[str, np.ndarray]:
+    def observation(sensors: Sensors) -> dict[str, np.ndarray]:
         env = MujocoNavEnv(str(tmp_path / "set.safetensors"), {}, 96, vars(sensors))
         env._renderer_of = lambda plan: Wall()
         env.reset(seed=3)
         return env.step(1)[0]
 
-    plain, noisy, again = seen(NOISELESS), seen(NOISY), seen(NOISY)
+    plain, noisy, again = observation(NOISELESS), observation(NOISY), observation(NOISY)
     assert (plain["rgb"] == 100).all() and len(np.unique(plain["depth"])) == 1
     assert noisy["rgb"].std() == pytest.approx(12.0, rel=0.02)
     assert noisy["depth"].std() * LEVEL_M == pytest.approx(0.01 * 9, rel=0.03)
@@ -212,8 +217,8 @@ def test_pictures_of_another_renderer_are_read_with_the_same_noise(episodes, tmp
     assert noisy["rgb"].shape == (3, 96, 96) and noisy["depth"].shape == (1, 96, 96)
 
 
-def test_the_explored_map_is_made_of_what_the_sensors_say(episodes) -> None:
-    plain, noisy = (agents(episodes, sensors, explored=96).observe()["explored"] for sensors in (NOISELESS, NOISY))
+def test_the_explored_map_is_computed_from_noisy_readings(episodes) -> None:
+    plain, noisy = (make_env(episodes, sensors, explored=96).observe()["explored"] for sensors in (NOISELESS, NOISY))
     assert not torch.equal(plain, noisy)
 
 

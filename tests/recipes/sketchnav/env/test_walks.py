@@ -1,4 +1,4 @@
-"""Moves, pictures, rewards and figures of agents against the plain reference, and the follower of the shortest way."""
+"""Moves, images, rewards and metrics of agents match a plain reference, and the follower takes the shortest path."""
 
 import math
 from dataclasses import replace
@@ -22,8 +22,8 @@ def episodes() -> Episodes:
     return generate_episodes(SCENES, "train", 1)
 
 
-def agents(episodes: Episodes, rows: int = 8, rules: Rules = DEFAULT_RULES, **words) -> SketchNavEnv:
-    return SketchNavEnv(rows, episodes, rules, **{"pixels": 36, "sequential": True, "threads": 1, **words})
+def make_env(episodes: Episodes, rows: int = 8, rules: Rules = DEFAULT_RULES, **options) -> SketchNavEnv:
+    return SketchNavEnv(rows, episodes, rules, **{"pixels": 36, "sequential": True, "threads": 1, **options})
 
 
 def place(env: SketchNavEnv, row: int) -> tuple[np.ndarray, float, float, float]:
@@ -34,7 +34,7 @@ def place(env: SketchNavEnv, row: int) -> tuple[np.ndarray, float, float, float]
 
 
 def wander(env: SketchNavEnv, steps: int, seed: int = 0):
-    """Random turns and moves without STOP; yields the actions after they were made."""
+    """Takes random actions without STOP; yields the places before each step, the actions and the step."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(steps):
         action = torch.randint(1, 4, (env.num_envs,), generator=generator)
@@ -43,30 +43,30 @@ def wander(env: SketchNavEnv, steps: int, seed: int = 0):
 
 
 @pytest.mark.parametrize("pixels", [36, 64])
-def test_pictures_are_those_of_a_plain_ray_for_each_pixel(episodes: Episodes, pixels: int) -> None:
-    env = agents(episodes, 16, pixels=pixels)
+def test_images_match_those_of_one_plain_ray_per_pixel(episodes: Episodes, pixels: int) -> None:
+    env = make_env(episodes, 16, pixels=pixels)
     off = far = count = 0
     for _ in wander(env, 6):
         rgb, depth = env.render_metric()
         for row in range(0, env.num_envs, 3):
             colour, metres = reference.picture(*place(env, row), pixels)
-            seen = rgb[row].permute(1, 2, 0).numpy().astype(np.float64)
-            off += int((np.abs(seen - np.floor(colour)) > 1).any(-1).sum())
+            image = rgb[row].permute(1, 2, 0).numpy().astype(np.float64)
+            off += int((np.abs(image - np.floor(colour)) > 1).any(-1).sum())
             far += int((np.abs(depth[row, 0].numpy() - metres) > 1e-3 * metres).sum())
             count += metres.size
     assert off < 1e-3 * count and far < 1e-3 * count, f"{off} and {far} of {count} pixels differ"
 
 
 def test_the_depth_sensor_is_its_depth_in_bytes(episodes: Episodes) -> None:
-    env = agents(episodes)
-    seen, (rgb, depth) = env.observe(), env.render_metric()
+    env = make_env(episodes)
+    obs, (rgb, depth) = env.observe(), env.render_metric()
     expected = ((depth - 0.5) / 4.5 * 255 + 0.5).clamp(0, 255).floor()
-    assert (seen["depth"].float() - expected).abs().max() <= 1 and torch.equal(seen["rgb"], rgb)
-    assert 0 < float(seen["depth"].float().mean()) < 255
+    assert (obs["depth"].float() - expected).abs().max() <= 1 and torch.equal(obs["rgb"], rgb)
+    assert 0 < float(obs["depth"].float().mean()) < 255
 
 
-def test_moves_are_those_of_a_disc_and_what_it_runs_into_stops_it(episodes: Episodes) -> None:
-    env, hits = agents(episodes, 8), 0
+def test_agents_move_like_a_disc_that_obstacles_stop(episodes: Episodes) -> None:
+    env, hits = make_env(episodes, 8), 0
     for before, action, step in wander(env, 60):
         for row in range(env.num_envs):
             cells, x, y, heading = before[row]
@@ -86,7 +86,7 @@ def test_moves_are_those_of_a_disc_and_what_it_runs_into_stops_it(episodes: Epis
 
 
 def test_forward_can_be_a_metre(episodes: Episodes) -> None:
-    env = agents(episodes, 8, Rules(forward_m=1.0))
+    env = make_env(episodes, 8, Rules(forward_m=1.0))
     for before, action, _ in wander(env, 10):
         for row in range(env.num_envs):
             if action[row] == FORWARD:
@@ -96,7 +96,7 @@ def test_forward_can_be_a_metre(episodes: Episodes) -> None:
 
 
 def potential(env: SketchNavEnv, row: int) -> float:
-    """0.8 of what remains of the way, 0.2 of the distance to it, by looking at a thousand points of it."""
+    """Returns 0.8 of the remaining path plus 0.2 of the distance to the path, from 20,001 points on it."""
     way = env.episodes.path_corners(int(env.agents.episode[row]))
     legs = np.hypot(*np.diff(way, axis=0).T)
     at = np.concatenate([[0], np.cumsum(legs)])
@@ -108,8 +108,8 @@ def potential(env: SketchNavEnv, row: int) -> float:
     return 0.8 * (at[-1] - where[nearest]) + 0.2 * away[nearest]
 
 
-def test_the_reward_is_progress_along_the_way(episodes: Episodes) -> None:
-    env = agents(episodes, 4)
+def test_the_reward_is_progress_along_the_path(episodes: Episodes) -> None:
+    env = make_env(episodes, 4)
     before = [potential(env, row) for row in range(4)]
     for _, _, step in wander(env, 25, seed=3):
         now = [potential(env, row) for row in range(4)]
@@ -118,10 +118,10 @@ def test_the_reward_is_progress_along_the_way(episodes: Episodes) -> None:
         before = now
 
 
-def test_distances_along_the_way_of_an_agent_are_near_the_plain_search(episodes: Episodes) -> None:
+def test_distances_along_the_path_of_an_agent_are_near_the_plain_search(episodes: Episodes) -> None:
     from powerband.recipes.sketchnav.plans.distance import navigable
 
-    env = agents(episodes, 8)
+    env = make_env(episodes, 8)
     for _ in wander(env, 15):
         pass
     for row in range(8):
@@ -133,8 +133,8 @@ def test_distances_along_the_way_of_an_agent_are_near_the_plain_search(episodes:
         assert float(env.agents.distance[row]) == pytest.approx(around, abs=0.25)
 
 
-def test_the_follower_arrives_and_everything_else_is_scored_by_its_way(episodes: Episodes) -> None:
-    env, found = agents(episodes, len(episodes)), {}
+def test_the_follower_arrives_and_spl_follows_from_the_path_length(episodes: Episodes) -> None:
+    env, found = make_env(episodes, len(episodes)), {}
     for _ in range(400):
         start, moved = env.agents.episode.clone(), env.agents.moved.clone()
         action = env.expert()
@@ -150,7 +150,7 @@ def test_the_follower_arrives_and_everything_else_is_scored_by_its_way(episodes:
 
 
 def test_stop_ends_and_the_limit_cuts_an_episode(episodes: Episodes) -> None:
-    env = agents(episodes, 4, Rules(max_steps=3))
+    env = make_env(episodes, 4, Rules(max_steps=3))
     stopping = torch.tensor([STOP, RIGHT, RIGHT, RIGHT])
     first = env.step(stopping)
     assert first.terminated.tolist() == [True, False, False, False] and not first.truncated.any()
@@ -162,7 +162,7 @@ def test_stop_ends_and_the_limit_cuts_an_episode(episodes: Episodes) -> None:
 
 
 def test_success_is_rewarded_at_the_goal_and_only_there(episodes: Episodes) -> None:
-    env = agents(episodes, len(episodes))
+    env = make_env(episodes, len(episodes))
     won = 0
     for _ in range(300):
         near = env.agents.distance <= 1.0
@@ -174,7 +174,7 @@ def test_success_is_rewarded_at_the_goal_and_only_there(episodes: Episodes) -> N
 
 
 def test_the_expert_bonus_is_paid_for_what_the_follower_does(episodes: Episodes) -> None:
-    plain, paid = agents(episodes), agents(episodes, rules=Rules(expert_bonus=0.1))
+    plain, paid = make_env(episodes), make_env(episodes, rules=Rules(expert_bonus=0.1))
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         follower = plain.expert()
@@ -183,9 +183,9 @@ def test_the_expert_bonus_is_paid_for_what_the_follower_does(episodes: Episodes)
         assert torch.allclose(other - one, 0.1 * (action == follower).float(), atol=1e-5)
 
 
-def test_the_way_is_known_in_gaps_that_no_cells_middle_fits_into(episodes: Episodes) -> None:
-    """Of cells around the agents none is navigable: the way from the nearest ones that are is taken."""
-    whole, holed = agents(episodes, 4), agents(replace(episodes, field=episodes.field.clone()), 4)
+def test_the_path_is_known_in_gaps_without_a_navigable_cell(episodes: Episodes) -> None:
+    """No cell around the agents is navigable: the path starts at the nearest navigable cells."""
+    whole, holed = make_env(episodes, 4), make_env(replace(episodes, field=episodes.field.clone()), 4)
     for row in range(4):
         episode = int(holed.agents.episode[row])
         plan = int(holed.episodes.plan[episode])
@@ -202,23 +202,26 @@ def test_the_way_is_known_in_gaps_that_no_cells_middle_fits_into(episodes: Episo
     assert (holed.agents.distance - whole.agents.distance).abs().max() < 1.5
 
 
-def test_the_expert_is_shown_where_it_is_asked_for(episodes: Episodes) -> None:
-    plain, told = agents(episodes, rules=Rules(max_steps=7)), agents(episodes, rules=Rules(max_steps=7), expert=True)
-    generator, seen = torch.Generator().manual_seed(0), set()
-    assert told.spec.obs.keys() - plain.spec.obs.keys() == {"expert"}
-    assert torch.equal(told.observe()["expert"], plain.expert())
+def test_the_experts_action_is_an_optional_observation(episodes: Episodes) -> None:
+    plain, with_expert = (
+        make_env(episodes, rules=Rules(max_steps=7)),
+        make_env(episodes, rules=Rules(max_steps=7), expert=True),
+    )
+    generator, expert_actions = torch.Generator().manual_seed(0), set()
+    assert with_expert.spec.obs.keys() - plain.spec.obs.keys() == {"expert"}
+    assert torch.equal(with_expert.observe()["expert"], plain.expert())
     for _ in range(20):
         action = torch.randint(4, (8,), generator=generator)
-        one, other = plain.step(action), told.step(action)
+        one, other = plain.step(action), with_expert.step(action)
         assert all(torch.equal(one.obs[name], other.obs[name]) for name in one.obs)
         assert torch.equal(other.obs["expert"], plain.expert()) and torch.equal(one.reward, other.reward)
-        seen |= set(other.obs["expert"].tolist())
-    assert len(seen) >= 3
+        expert_actions |= set(other.obs["expert"].tolist())
+    assert len(expert_actions) >= 3
 
 
-def test_rows_take_the_episodes_in_turns_and_ranks_share_them(episodes: Episodes) -> None:
-    whole = agents(episodes, 4, Rules(max_steps=1))
-    half = agents(episodes, 2, Rules(max_steps=1), first_env=2, all_envs=4)
+def test_rows_iterate_over_the_episodes_and_ranks_share_them(episodes: Episodes) -> None:
+    whole = make_env(episodes, 4, Rules(max_steps=1))
+    half = make_env(episodes, 2, Rules(max_steps=1), first_env=2, all_envs=4)
     for turn in range(3):
         now = whole.agents.episode.tolist()
         assert now == [(row + 4 * turn) % len(episodes) for row in range(4)]
@@ -226,8 +229,8 @@ def test_rows_take_the_episodes_in_turns_and_ranks_share_them(episodes: Episodes
         whole.step(torch.full((4,), LEFT)), half.step(torch.full((2,), LEFT))
 
 
-def test_position_and_heading_are_told_since_the_start(episodes: Episodes) -> None:
-    env = agents(episodes, 4)
+def test_gps_is_relative_to_the_start_and_the_compass_is_the_heading(episodes: Episodes) -> None:
+    env = make_env(episodes, 4)
     starts = [place(env, row) for row in range(4)]
     for _, _, step in wander(env, 12):
         for row in range(4):
@@ -238,7 +241,7 @@ def test_position_and_heading_are_told_since_the_start(episodes: Episodes) -> No
 
 
 def test_threads_change_no_bit(episodes: Episodes) -> None:
-    one, two = agents(episodes), agents(episodes, threads=2)
+    one, two = make_env(episodes), make_env(episodes, threads=2)
     generator = torch.Generator().manual_seed(1)
     for _ in range(10):
         action = torch.randint(0, 4, (8,), generator=generator)
@@ -248,7 +251,7 @@ def test_threads_change_no_bit(episodes: Episodes) -> None:
 
 def test_baselines_end_their_episodes_and_rarely_arrive(episodes: Episodes) -> None:
     for baseline, min_size_m in ((RandomWalk(), 0.0), (ForwardAndTurn(), 3.0)):
-        env, ended, walked = agents(episodes, 16), 0, 0.0
+        env, ended, walked = make_env(episodes, 16), 0, 0.0
         for _ in range(200):
             moved = env.agents.moved.clone()
             step = env.step(baseline(env, None, None)[0])
@@ -286,7 +289,7 @@ def test_bad_rules_are_refused(words: dict, said: str) -> None:
 
 
 def test_bad_actions_are_refused(episodes: Episodes) -> None:
-    env = agents(episodes, 2)
+    env = make_env(episodes, 2)
     with pytest.raises(ValueError, match="actions reach from 0 to 4; expected 0..3"):
         env.send(torch.tensor([0, 4]))
     with pytest.raises(ValueError, match="expected \\(2,\\) and torch.int64"):

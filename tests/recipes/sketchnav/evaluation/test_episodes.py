@@ -28,9 +28,9 @@ def test_more_than_half_of_the_episodes_are_spread_evenly(count: int, available:
 
 
 def test_training_episodes_of_a_file_have_its_sketches(tmp_path: Path) -> None:
-    made = configure("sketchnav", ["variant=smoke"])[2].config
+    source_config = configure("sketchnav", ["variant=smoke"])[2].config
     file = tmp_path / "train.safetensors"
-    load_episodes(made, "train").save(file, made.scenes, "train", 0)
+    load_episodes(source_config, "train").save(file, source_config.scenes, "train", 0)
     config = configure("sketchnav", ["variant=smoke", f"episode_file={file}"])[2].config
     ((split, sketch, episodes, order),) = evaluation_sets(config, Evaluation(splits=("train",)))
     assert (split, sketch, len(episodes), order) == ("train", "file", 4, None)

@@ -22,9 +22,9 @@ def fields() -> dict[str, torch.Tensor]:
 
 def test_every_row_against_a_plain_reference() -> None:
     own = fields()
-    made = Demonstrations(own, ("depth",), FRAMES, HORIZON)
-    assert made.rows == 8
-    batch = made(torch.arange(8))
+    demonstrations = Demonstrations(own, ("depth",), FRAMES, HORIZON)
+    assert demonstrations.rows == 8
+    batch = demonstrations(torch.arange(8))
     bounds = [(0, 4), (4, 5), (5, 8)]
     for row in range(8):
         first, end = next(bound for bound in bounds if bound[0] <= row < bound[1])
@@ -64,14 +64,14 @@ def test_each_step_is_a_label_of_one_sequence_after_its_past() -> None:
         "action": torch.zeros(rows, dtype=torch.uint8),
         "episode": torch.cat([torch.full((steps,), number) for number, steps in lengths.items()]),
     }
-    made = DemonstrationSequences(Demonstrations(own, (), 1, HORIZON), 4, gru=7)
-    assert made.rows == 5 + 1 + 2 + 1 + 3, "blocks of two steps, joined in pairs"
-    batch = made(torch.arange(made.rows))
-    assert batch["valid"].shape == (4, made.rows, HORIZON) and batch["carry"].shape == (made.rows, 7)
+    sequences = DemonstrationSequences(Demonstrations(own, (), 1, HORIZON), 4, gru=7)
+    assert sequences.rows == 5 + 1 + 2 + 1 + 3, "blocks of two steps, joined in pairs"
+    batch = sequences(torch.arange(sequences.rows))
+    assert batch["valid"].shape == (4, sequences.rows, HORIZON) and batch["carry"].shape == (sequences.rows, 7)
     row, valid = batch["obs"]["gps"][..., 0].long(), batch["valid"][..., 0]
     assert sorted(row[valid].tolist()) == list(range(rows))
     first = torch.cat([torch.tensor([0]), torch.tensor(list(lengths.values())).cumsum(0)[:-1]])
-    for sequence in range(made.rows):
+    for sequence in range(sequences.rows):
         steps, labels = row[:, sequence].tolist(), valid[:, sequence].tolist()
         start = int(first[first <= steps[0]].max())
         assert len(set(own["episode"][steps].tolist())) == 1, "no sequence crosses the end of an episode"

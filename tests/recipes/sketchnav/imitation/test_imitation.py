@@ -61,11 +61,11 @@ def test_demonstrations_that_are_missing_or_differ_are_refused(demos: Path) -> N
         return configure("sketchnav", ["variant=smoke", "algo=clone", *arguments])[2].config
 
     own = [f"demos_dir={demos}", "net.use_rgb=false", "scenes.sketch=blank", "seed=5"]
-    made, _ = load_demonstrations(config_of(*own, "scene_seed=0"))
-    assert made.rows == len(made.fields["episode"])
+    demonstrations, _ = load_demonstrations(config_of(*own, "scene_seed=0"))
+    assert demonstrations.rows == len(demonstrations.fields["episode"])
     with pytest.raises(ConfigError, match="scene_seed=0, but this run has 5. Write scene_seed=0"):
         load_demonstrations(config_of(*own))
-    assert sorted(set(made.fields["episode"].tolist())) == [0, 1, 2]
+    assert sorted(set(demonstrations.fields["episode"].tolist())) == [0, 1, 2]
     with pytest.raises(ConfigError, match="powerband train sketchnav demos"):
         load_demonstrations(config_of())
     with pytest.raises(ConfigError, match="was recorded with pixels=36, but this run has 40. Write pixels=36"):
@@ -82,9 +82,9 @@ def test_a_recording_with_random_moves_names_the_replaced_actions(tmp_path: Path
     folders = [f"demos_dir={tmp_path / 'demos'}", f"run_dir={tmp_path / 'run'}"]
     assert cli.main(["train", *arguments, "demo_noise=0.5", *folders]) == 0
     own = ["variant=smoke", "algo=clone", "net.use_rgb=false", f"demos_dir={tmp_path / 'demos'}"]
-    made, _ = load_demonstrations(configure("sketchnav", own)[2].config)
-    share = made.fields["replaced"].float().mean()  # a third of the random moves are the follower's own
-    assert 0.15 < share < 0.5 and not made(torch.arange(made.rows))["valid"].all()
+    demonstrations, _ = load_demonstrations(configure("sketchnav", own)[2].config)
+    share = demonstrations.fields["replaced"].float().mean()  # a third of the random moves are the follower's own
+    assert 0.15 < share < 0.5 and not demonstrations(torch.arange(demonstrations.rows))["valid"].all()
 
 
 def test_a_policy_acts_while_the_follower_is_recorded(
@@ -96,20 +96,26 @@ def test_a_policy_acts_while_the_follower_is_recorded(
     monkeypatch.setattr(recorder, "POLICY_SHARE", 1.0)
     assert cli.main(["train", *arguments, f"run_dir={tmp_path / 'run'}"]) == 0
     own = ["variant=smoke", "algo=clone", "net.use_rgb=false"]
-    made, _ = load_demonstrations(configure("sketchnav", [*own, f"demos_dir={tmp_path / 'corrected'}"])[2].config)
+    demonstrations, _ = load_demonstrations(
+        configure("sketchnav", [*own, f"demos_dir={tmp_path / 'corrected'}"])[2].config
+    )
     first, _ = load_demonstrations(configure("sketchnav", [*own, f"demos_dir={demos}"])[2].config)
-    assert sorted(set(made.fields["episode"].tolist())) == [0, 3], "one has a smooth sketch and one an abstract sketch"
-    replaced = made.fields["replaced"].bool()
-    assert replaced.float().mean() > 0.2 and not (replaced & (made.fields["action"] == 0)).any(), "no STOP is replaced"
-    start = torch.tensor([made.fields["action"][0], first.fields["action"][0]])
+    assert sorted(set(demonstrations.fields["episode"].tolist())) == [0, 3], (
+        "one has a smooth sketch and one an abstract sketch"
+    )
+    replaced = demonstrations.fields["replaced"].bool()
+    assert replaced.float().mean() > 0.2 and not (replaced & (demonstrations.fields["action"] == 0)).any(), (
+        "no STOP is replaced"
+    )
+    start = torch.tensor([demonstrations.fields["action"][0], first.fields["action"][0]])
     assert start[0] == start[1], "the label of the same state is that of the follower"
-    assert made.rows > first.rows, "a hardly trained policy does not arrive"
+    assert demonstrations.rows > first.rows, "a hardly trained policy does not arrive"
     capsys.readouterr()
-    for words, message in (
+    for options, message in (
         (["demos", f"demo_policy={tmp_path}"], "demo_policy"),
         (["train", "algo=clone", f"demo_policy={clone}"], "belongs to the stage demos"),
     ):
-        assert cli.main(["train", "sketchnav", *words, "variant=smoke", f"run_dir={tmp_path / 'no'}"]) == 2
+        assert cli.main(["train", "sketchnav", *options, "variant=smoke", f"run_dir={tmp_path / 'no'}"]) == 2
         assert message in capsys.readouterr().err
 
 
@@ -123,13 +129,15 @@ def test_a_policy_is_recorded_where_it_finds_the_goal(tmp_path: Path, capsys: py
     assert cli.main(["train", *arguments, f"run_dir={tmp_path / 'run'}"]) == 0
     left_out = re.search(r"([\d,]+) episodes in which the policy did not find", capsys.readouterr().out)
     own = ["variant=smoke", "algo=clone", *easy, f"demos_dir={tmp_path / 'demos'}"]
-    made, episodes = load_demonstrations(configure("sketchnav", own)[2].config)
-    assert left_out is not None and made.num_episodes == len(episodes) - int(left_out[1].replace(",", "")) > 0
-    assert (made.fields["action"][made.last] == STOP).all() and "replaced" not in made.fields
-    lengths = (made.last - made.first + 1).float()
+    demonstrations, episodes = load_demonstrations(configure("sketchnav", own)[2].config)
+    assert left_out is not None and demonstrations.num_episodes == len(episodes) - int(left_out[1].replace(",", "")) > 0
+    assert (
+        demonstrations.fields["action"][demonstrations.last] == STOP
+    ).all() and "replaced" not in demonstrations.fields
+    lengths = (demonstrations.last - demonstrations.first + 1).float()
     assert lengths.mean() < 10, "the follower of the shortest path would go to the goal"
     capsys.readouterr()
-    never = [word for word in arguments if not word.startswith(("rules.success_m", "demos_dir"))]
+    never = [argument for argument in arguments if not argument.startswith(("rules.success_m", "demos_dir"))]
     never += ["rules.success_m=0.1", f"demos_dir={tmp_path / 'never'}", f"run_dir={tmp_path / 'never-run'}"]
     assert cli.main(["train", *never]) == 2
     assert "found the goal in none of" in capsys.readouterr().err

@@ -35,7 +35,7 @@ def test_boxes_and_keypoints() -> None:
     )
 
 
-def test_rays_against_a_plain_walk() -> None:
+def test_ray_distances_match_a_plain_ray_march() -> None:
     generator = torch.Generator().manual_seed(0)
     stands = torch.rand(3, G, G, generator=generator) < 0.1
     points, scale = torch.rand(3, KEYPOINTS, 2, generator=generator) * G, torch.tensor([[4.0], [2.0], [6.0]])
@@ -84,5 +84,5 @@ def test_it_learns_where_the_goal_is() -> None:
 
 
 def test_polar() -> None:
-    told = polar_features(torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 0.0]]), torch.tensor([[math.pi / 2]]))
-    assert torch.allclose(told, torch.tensor([[0.4, 0.0, 1.0]]), atol=1e-6)
+    features = polar_features(torch.tensor([[3.0, 4.0]]), torch.tensor([[3.0, 0.0]]), torch.tensor([[math.pi / 2]]))
+    assert torch.allclose(features, torch.tensor([[0.4, 0.0, 1.0]]), atol=1e-6)

@@ -1,4 +1,4 @@
-"""The navigator's encoder: sketches are encoded once an episode, kept until weights change, and trained."""
+"""The navigator's encoder: each sketch is encoded once per episode and cached until weights change; it is trained."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from powerband.recipes.sketchnav.plans.sketch import GOAL_RGB, START_RGB
 ROWS = 6
 
 
-def made(**words) -> tuple[SketchNet, dict]:
+def net_and_observations(**settings) -> tuple[SketchNet, dict]:
     torch.manual_seed(0)
     sketches = torch.randint(0, 256, (5, 3, 36, 36), dtype=torch.uint8)
     obs = {
@@ -21,25 +21,25 @@ def made(**words) -> tuple[SketchNet, dict]:
         "compass": torch.randn(ROWS, 1),
         "episode": torch.tensor([3, 0, 3, 3, 4, 0]),
     }
-    return SketchNet(sketches, 40, SketchNetConfig(width=8, **words)), obs
+    return SketchNet(sketches, 40, SketchNetConfig(width=8, **settings)), obs
 
 
 def test_rows_of_one_episode_share_a_code_that_is_computed_once() -> None:
-    net, obs = made()
-    seen = []
-    net.sketch.net.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    net, obs = net_and_observations()
+    batch_sizes = []
+    net.sketch.net.register_forward_pre_hook(lambda module, inputs: batch_sizes.append(len(inputs[0])))
     with torch.no_grad():
         first, again = net(obs), net(obs)
         moved = net({**obs, "episode": torch.tensor([3, 0, 3, 3, 4, 1])})
-    assert seen == [3, 4] and torch.equal(first, again)
+    assert batch_sizes == [3, 4] and torch.equal(first, again)
     assert torch.equal(first[0, :8], first[2, :8]) and not torch.equal(first[0, :8], first[1, :8])
     assert torch.allclose(moved[:5], first[:5], atol=1e-5) and not torch.allclose(moved[5], first[5], atol=1e-3)
     one = net.sketch.net(1 - net.sketch.sketches[4:5].float() / 255)
     assert torch.allclose(first[4, :8], one[0], atol=1e-6)
 
 
-def test_codes_are_computed_anew_after_learning_and_after_loading() -> None:
-    net, obs = made()
+def test_codes_are_recomputed_after_an_update_and_after_loading() -> None:
+    net, obs = net_and_observations()
     with torch.no_grad():
         before = net(obs)
     net(obs).sum().backward()
@@ -48,7 +48,7 @@ def test_codes_are_computed_anew_after_learning_and_after_loading() -> None:
             parameter.add_(0.1 * parameter.grad)
         after = net(obs)
     assert not torch.equal(before[:, :8], after[:, :8])
-    other, _ = made()
+    other, _ = net_and_observations()
     with torch.no_grad():
         assert torch.equal(other(obs), before)
         other.load_state_dict(net.state_dict())
@@ -56,7 +56,7 @@ def test_codes_are_computed_anew_after_learning_and_after_loading() -> None:
 
 
 def test_another_set_of_sketches_can_be_shown() -> None:
-    net, obs = made()
+    net, obs = net_and_observations()
     with torch.no_grad():
         before = net(obs)
         net.sketch.set_sketches(net.sketch.sketches.flip(0))
@@ -65,13 +65,13 @@ def test_another_set_of_sketches_can_be_shown() -> None:
 
 
 def test_every_sense_reaches_the_features_and_can_be_switched_off() -> None:
-    net, obs = made()
+    net, obs = net_and_observations()
     assert net.width == 4 * 8 + 32
     out = net(obs)
     for name in ("rgb", "depth", "gps", "compass", "episode"):
         changed = {**obs, name: torch.roll(obs[name], 1, 0)}
         assert not torch.equal(net(changed), out), name
-    blind, _ = made(use_rgb=False, use_pose=False, crop_m=0.0)
+    blind, _ = net_and_observations(use_rgb=False, use_pose=False, crop_m=0.0)
     assert blind.width == 2 * 8
     out = blind(obs)
     for name in ("rgb", "gps", "compass"):
@@ -79,13 +79,13 @@ def test_every_sense_reaches_the_features_and_can_be_switched_off() -> None:
 
 
 def test_every_weight_is_trained() -> None:
-    net, obs = made()
+    net, obs = net_and_observations()
     net(obs).square().sum().backward()
     assert all(parameter.grad is not None and bool(parameter.grad.any()) for parameter in net.parameters())
 
 
-def test_the_goal_is_predicted_taught_and_told() -> None:
-    net, obs = made(goal=True)
+def test_the_predicted_goal_is_a_feature_with_an_auxiliary_loss() -> None:
+    net, obs = net_and_observations(goal=True)
     obs |= {"explored": torch.randint(0, 3, (ROWS, 1, 32, 32)).mul(127).to(torch.uint8), "goal": torch.randn(ROWS, 2)}
     out = net(obs)
     assert out.shape == (ROWS, net.width) and net.width == 4 * 8 + 32 + 3
@@ -97,7 +97,7 @@ def test_the_goal_is_predicted_taught_and_told() -> None:
 
 
 def test_true_goals_teach_the_frames_of_pages_and_the_policy_does_not() -> None:
-    net, obs = made(align_page=True, drawn_goal=True)
+    net, obs = net_and_observations(align_page=True, drawn_goal=True)
     obs |= {"goal": torch.randn(ROWS, 2)}
     net(obs).square().sum().backward()
     assert net.surroundings.larger.weight.shape == (4, 8) and net.surroundings.larger.weight.grad is None
@@ -122,7 +122,7 @@ def test_bad_sizes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("blocks", [0.25, 1.0])
-def test_efficient_pictures_tell_where_something_is_and_bear_an_empty_page(blocks: float) -> None:
+def test_efficient_net_encodes_positions_and_has_bounded_gradients_for_an_empty_page(blocks: float) -> None:
     torch.manual_seed(0)
     net = EfficientNet(1, 8, 0.25, blocks)
     pages = torch.zeros(3, 1, 36, 36)
@@ -136,7 +136,7 @@ def test_efficient_pictures_tell_where_something_is_and_bear_an_empty_page(block
 
 @pytest.mark.parametrize("crop_m", (8.0, 0.0))
 def test_the_dots_of_the_sketch_give_distance_and_bearing_of_the_goal(crop_m: float) -> None:
-    net, obs = made(drawn_goal=True, learn_page_size=False, crop_m=crop_m)
+    net, obs = net_and_observations(drawn_goal=True, learn_page_size=False, crop_m=crop_m)
     assert net.width == (4 if crop_m else 3) * 8 + 32 + 3
     pages = torch.full((5, 3, 36, 36), 255, dtype=torch.uint8)
     for colour, x in ((START_RGB, 5), (GOAL_RGB, 23)):

@@ -1,4 +1,4 @@
-"""What lies around an agent on a sketch: dots are found, and the page is moved and turned as the agent is."""
+"""Crops of a sketch around an agent: dots are found, and the page is shifted and rotated by the agent's pose."""
 
 import math
 
@@ -75,7 +75,7 @@ def test_a_mark_appears_ahead_and_aside_as_it_lies(turn: float, gps: tuple[float
     net = SketchCrop(4, PAGE_M, AROUND_M, SIDE)
     pages, codes = torch.stack([page.flip(2), page, page.flip(1)]), torch.zeros(1, 4)
     with torch.no_grad():
-        seen = net(
+        crop = net(
             ink_of(pages),
             torch.tensor([1]),
             find_dots(pages[1:2], START_RGB),
@@ -83,9 +83,9 @@ def test_a_mark_appears_ahead_and_aside_as_it_lies(turn: float, gps: tuple[float
             torch.tensor([gps]),
             torch.tensor([[turn]]),
         )
-    assert seen.shape == (1, 3, SIDE, SIDE) and 0 <= float(seen.min()) and float(seen.max()) <= 1
-    black = seen[0].amin(0)  # the dot is not black: its blue is strong
-    black = torch.where(seen[0, 2] > 0.6, black, torch.zeros(()))
+    assert crop.shape == (1, 3, SIDE, SIDE) and 0 <= float(crop.min()) and float(crop.max()) <= 1
+    black = crop[0].amin(0)  # the dot is not black: its blue is strong
+    black = torch.where(crop[0, 2] > 0.6, black, torch.zeros(()))
     index = torch.arange(SIDE) + 0.5
     column, row = float((black.sum(0) * index).sum() / black.sum()), float((black.sum(1) * index).sum() / black.sum())
     zoom = SIDE / AROUND_M
@@ -96,12 +96,12 @@ def test_a_mark_appears_ahead_and_aside_as_it_lies(turn: float, gps: tuple[float
 def test_outside_the_page_is_white_whatever_other_pages_show() -> None:
     net = SketchCrop(4, PAGE_M, AROUND_M, SIDE)
     black, second = torch.ones(3, 3, SIDE, SIDE), torch.tensor([1])
-    words = (torch.full((1, 2), 0.5), torch.zeros(1, 4))
+    start_and_code = (torch.full((1, 2), 0.5), torch.zeros(1, 4))
     for gps in ([30.0, 0.0], [0.0, 12.1], [0.0, -12.1]):
-        assert not net(black, second, *words, torch.tensor([gps]), torch.zeros(1, 1)).any(), gps
-    edge = net(black, second, *words, torch.tensor([[0.0, 8.0]]), torch.zeros(1, 1))
+        assert not net(black, second, *start_and_code, torch.tensor([gps]), torch.zeros(1, 1)).any(), gps
+    edge = net(black, second, *start_and_code, torch.tensor([[0.0, 8.0]]), torch.zeros(1, 1))
     assert float(edge.detach().mean()) == 0.5
-    near = net(black, second, *words, torch.zeros(1, 2), torch.zeros(1, 1))
+    near = net(black, second, *start_and_code, torch.zeros(1, 2), torch.zeros(1, 1))
     assert torch.allclose(near, torch.ones_like(near))
 
 
@@ -118,15 +118,15 @@ def test_autocast_moves_nothing() -> None:
 
 
 def test_the_size_of_the_page_is_learned_from_its_code() -> None:
-    """Shown a mark where a page of twice the size has it, the gradient makes the page larger."""
+    """The gradient towards the crops of a page that is 1.3 times as large makes the page 1.3 times as large."""
     torch.manual_seed(0)
     net, large = SketchCrop(1, PAGE_M, AROUND_M, SIDE), SketchCrop(1, 1.3 * PAGE_M, AROUND_M, SIDE, "nothing")
     ink = torch.nn.functional.interpolate(torch.rand(8, 3, 8, 8), SIDE, mode="bilinear")
-    said = (torch.arange(8), torch.full((8, 2), 0.5), torch.ones(8, 1), torch.zeros(8, 2), torch.zeros(8, 1))
-    wanted = large(ink, *said)
+    inputs = (torch.arange(8), torch.full((8, 2), 0.5), torch.ones(8, 1), torch.zeros(8, 2), torch.zeros(8, 1))
+    wanted = large(ink, *inputs)
     adam = torch.optim.Adam(net.parameters(), 0.02)
     for _ in range(60):
-        loss = (net(ink, *said) - wanted).square().mean()
+        loss = (net(ink, *inputs) - wanted).square().mean()
         adam.zero_grad()
         loss.backward()
         adam.step()
@@ -161,8 +161,8 @@ def test_a_mark_on_a_distorted_page_appears_where_it_lies_in_the_building() -> N
         page = page_with(start, (start[0] + float(at[0]), start[1] + float(at[1])))
         ink, dots = ink_of(page[None]), find_dots(page[None], START_RGB)
         with torch.no_grad():
-            seen = net(ink, torch.tensor([0]), dots, torch.zeros(1, 4), place_m, torch.zeros(1, 1))[0]
-        black = torch.where(seen[2] > 0.6, seen.amin(0), torch.zeros(()))
+            crop = net(ink, torch.tensor([0]), dots, torch.zeros(1, 4), place_m, torch.zeros(1, 1))[0]
+        black = torch.where(crop[2] > 0.6, crop.amin(0), torch.zeros(()))
         index = torch.arange(SIDE) + 0.5
         column, row = ((black.sum(axis) * index).sum() / black.sum() for axis in (0, 1))
         assert float(column) == pytest.approx(SIDE / 2, abs=0.75 * zoom) == pytest.approx(float(row), abs=1.5 * zoom)

@@ -62,7 +62,7 @@ def test_varied_pages_have_other_pens_and_papers(tmp_path: Path) -> None:
     assert len(papers) >= 4 and min(papers) >= 234 and max(covered) > 2 * min(covered) > 0
 
 
-def test_a_hand_draws_differently_each_time_and_the_same_for_the_same_chances() -> None:
+def test_sketches_differ_between_generators_and_repeat_with_the_same_one() -> None:
     assert np.array_equal(page("smooth"), page("smooth"))
     assert not np.array_equal(page("smooth"), page("smooth", hand=1))
     assert (page("blank") == 255).all()
@@ -151,9 +151,9 @@ def test_a_file_holds_the_same_episodes_and_others_are_refused(tmp_path: Path) -
 
     found, path = generate_episodes(SCENES, "train", 0), tmp_path / "set.safetensors"
     found.save(path, SCENES, "train", 0)
-    loaded, said = Episodes.load(path)
+    loaded, metadata = Episodes.load(path)
     assert all(torch.equal(getattr(loaded, name), value) for name, value in vars(found).items())
-    assert said["split"] == "train" and said["scenes"]["max_size_m"] == 9
+    assert metadata["split"] == "train" and metadata["scenes"]["max_size_m"] == 9
     save_file({"a": torch.zeros(1)}, tmp_path / "old.safetensors", {"version": "0"})
     with pytest.raises(ValueError, match="has format version 0, but powerband reads version 1. Generate"):
         Episodes.load(tmp_path / "old.safetensors")
@@ -178,12 +178,12 @@ def test_bad_scenes_are_refused(words: dict, said: str) -> None:
         EpisodeConfig(**words)
 
 
-def test_plans_without_such_a_way_are_refused() -> None:
+def test_plans_without_a_path_of_the_configured_length_are_refused() -> None:
     with pytest.raises(ValueError, match="Plan 0 of train has no path of 29 to 30 m"):
         generate_episodes(EpisodeConfig(max_size_m=8, plans=1, min_path_m=29.0), "train", 0)
 
 
-def test_mixed_draws_both_levels_in_turns() -> None:
+def test_mixed_sketches_alternate_between_two_levels() -> None:
     assert [EpisodeConfig().level(number) for number in range(3)] == ["smooth", "abstract", "smooth"]
     assert EpisodeConfig(sketch="blank").level(1) == "blank"
 

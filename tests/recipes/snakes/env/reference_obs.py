@@ -106,8 +106,8 @@ def length_apart(here: Cell, there: Cell) -> float:
     return math.hypot(ring(there[0] - here[0], ROWS), ring(there[1] - here[1], COLS))
 
 
-def seen_by(i: int) -> list[int]:
-    """All six snakes in the order of snake `i`: own team, then the other one."""
+def own_team_first(i: int) -> list[int]:
+    """Returns all six snakes: the team of snake `i`, then the other team."""
     return [0, 1, 2, 3, 4, 5] if i < 3 else [3, 4, 5, 0, 1, 2]
 
 
@@ -126,14 +126,14 @@ def sixteen(position: dict, i: int) -> list[float]:
     for direction in range(4):
         cell = neighbour(head, direction)
         snake = occupied(position).get(cell)
-        row.append(1 if cell in position["beans"] else 0 if snake is None else 2 + seen_by(i).index(snake))
+        row.append(1 if cell in position["beans"] else 0 if snake is None else 2 + own_team_first(i).index(snake))
     beans = position["beans"] + [(-1, -1)] * (5 - len(position["beans"]))
     return row + [x for bean in beans for x in bean]
 
 
 def other_heads(position: dict, i: int) -> list[float]:
     """Row and column of the five other heads."""
-    heads = [position["bodies"][k][:1] or [(-1, -1)] for k in seen_by(i) if k != i]
+    heads = [position["bodies"][k][:1] or [(-1, -1)] for k in own_team_first(i) if k != i]
     return [x for head in heads for x in head[0]]
 
 
@@ -156,7 +156,7 @@ def fork35(position: dict, i: int) -> list[float]:
     row += [0.0] * (6 - 3 * len(beans))
     row += [len(body) / 20]
     row += other_heads(position, i)
-    for other in seen_by(i)[3:5]:
+    for other in own_team_first(i)[3:5]:
         theirs = position["bodies"][other]
         row.append(len(theirs) / len(body) / (length_apart(body[0], theirs[0]) + 1) if theirs else 0.0)
     return row
@@ -185,8 +185,8 @@ def planes(position: dict, i: int) -> list[float]:
 
 def lead(position: dict, i: int) -> int:
     """Return of the team of snake `i` minus that of the other team."""
-    own = sum(position["scores"][k] for k in seen_by(i)[:3])
-    return own - sum(position["scores"][k] for k in seen_by(i)[3:])
+    own = sum(position["scores"][k] for k in own_team_first(i)[:3])
+    return own - sum(position["scores"][k] for k in own_team_first(i)[3:])
 
 
 def clip(value: float) -> float:
@@ -276,10 +276,10 @@ class View:
         row.append(min(1.0, sum(0.5 / t for ts in claims for t in ts)))
         return row
 
-    def turned(self, i: int, there: Cell) -> list[float]:
-        """Offset from the head of snake i, forward and right, in cells."""
+    def turned(self, i: int, cell: Cell) -> list[float]:
+        """Offset of `cell` from the head of snake i, forward and right, in cells."""
         head = self.bodies[i][0]
-        offset = (there[0] - head[0], there[1] - head[1])
+        offset = (cell[0] - head[0], cell[1] - head[1])
         result = []
         for direction in (self.position["directions"][i], RIGHT_OF[self.position["directions"][i]]):
             towards = OFFSETS[direction]
@@ -299,12 +299,12 @@ class View:
         beans = sorted(range(len(position["beans"])), key=lambda j: moves_apart(body[0], position["beans"][j]))
         for j in beans:
             own = self.arrival[i][j]
-            enemy = min(self.arrival[k][j] for k in seen_by(i)[3:])
-            mate = min(self.arrival[k][j] for k in seen_by(i)[:3] if k != i)
+            enemy = min(self.arrival[k][j] for k in own_team_first(i)[3:])
+            mate = min(self.arrival[k][j] for k in own_team_first(i)[:3] if k != i)
             row += [x / 10 for x in self.turned(i, position["beans"][j])]
             row += [near(own), clip((enemy - own) / 8), clip((mate - own) / 8)]
         row += [0.0] * 5 * (5 - len(beans))
-        for team, places in ((seen_by(i)[:3], 2), (seen_by(i)[3:], 3)):
+        for team, places in ((own_team_first(i)[:3], 2), (own_team_first(i)[3:], 3)):
             heads = [k for k in team if k != i and self.bodies[k]]
             for k in sorted(heads, key=lambda k: moves_apart(body[0], self.bodies[k][0])):
                 theirs = OFFSETS[position["directions"][k]]

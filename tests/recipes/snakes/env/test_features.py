@@ -79,8 +79,8 @@ def test_a_mirror_swaps_left_and_right():
     mirrored = [moved(p, lambda c: (c[0], COLS - 1 - c[1])) for p in positions]
     turns = {0: 0, 1: 1, 2: 3, 3: 2}
     mirrored = load([{**p, "directions": [turns[d] for d in p["directions"]]} for p in mirrored])
-    there = {name: k for k, name in enumerate(FEATURES)}
-    twin = [there[n.replace("left/", "?").replace("right/", "left/").replace("?", "right/")] for n in FEATURES]
+    index_of = {name: k for k, name in enumerate(FEATURES)}
+    twin = [index_of[n.replace("left/", "?").replace("right/", "left/").replace("?", "right/")] for n in FEATURES]
     sideways = [n.endswith(("/right", "/aside")) for n in FEATURES]
     for team in range(2):
         before, after = features(state, team), features(mirrored, team)[..., twin]

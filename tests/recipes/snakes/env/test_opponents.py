@@ -1,4 +1,4 @@
-"""Opponents: greedy against plain Python, random by its distribution, policies by what they are shown."""
+"""Opponents: greedy against plain Python, random by its distribution, policies by their observations."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from recipes.snakes.env.reference_obs import LEFT_OF, greedy_actions, load, rand
 
 
 class Env:
-    """As much of an environment as an opponent looks at."""
+    """The attributes of an environment that an opponent reads."""
 
     def __init__(self, state, seed: int = 3):
         self.state, self.seed = state, seed
@@ -68,14 +68,14 @@ def test_random_is_uniform_and_keyed(boards):
 
 def test_a_policy_observes_its_team_and_acts_in_its_frame(boards):
     state, _ = boards
-    seen = {}
+    observations = {}
 
     def turn_left(obs):
-        seen["features"] = obs
+        observations["features"] = obs
         return torch.ones(obs.shape[:2], dtype=torch.int64)
 
     def go_down(obs):
-        seen["planes"] = obs
+        observations["planes"] = obs
         return torch.ones(obs.shape[:2], dtype=torch.int64)
 
     actions = PolicyOpponent(turn_left).act(Env(state), slice(10, 50))
@@ -86,6 +86,6 @@ def test_a_policy_observes_its_team_and_acts_in_its_frame(boards):
     for name, team in (("features", 1), ("planes", 0)):
         expected = OBSERVATIONS[name].spec.zeros(40)
         OBSERVATIONS[name].write(state, team, slice(10, 50), expected)
-        assert torch.equal(seen[name], expected)
+        assert torch.equal(observations[name], expected)
     with pytest.raises(ValueError, match="Unknown observation"):
         PolicyOpponent(go_down, observation="pixels")

@@ -1,4 +1,4 @@
-"""Which skill a scripted demonstrator executes next, in scenes without a simulator."""
+"""The next skill that a scripted demonstrator executes, in scenes without a simulator."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HAND = Pose(np.array([-0.2, 0.0, 1.2]), np.diag([1.0, -1.0, -1.0]))
 
 
 def scene(met: tuple[bool, ...], way: float = 0.0, bowl: tuple[float, float] = (-0.4, 0.0), yaw: float = 0.0) -> Scene:
-    """A cabinet turned by `yaw` rad with a drawer pulled out by `way`, a bowl on the table and a stove."""
+    """Returns a cabinet turned by `yaw` rad with its drawer open by `way` metres, a bowl on the table and a stove."""
     turn = about_vertical(yaw)
     cabinet = Pose(np.array([0.0, 0.3, 0.9]), turn)
     places = {
@@ -55,7 +55,7 @@ def test_conditions_that_hold_are_left_alone_and_the_stove_comes_before_the_bowl
 
 
 @pytest.mark.parametrize("yaw", [0.0, np.pi, 2.7])
-def test_a_bowl_where_the_drawer_opens_waits_on_the_cabinet(yaw: float) -> None:
+def test_a_bowl_in_the_way_of_the_drawer_is_moved_onto_the_cabinet(yaw: float) -> None:
     """The drawer opens along -y of its cabinet, whichever way the cabinet is turned."""
     front = scene((), yaw=yaw).places[CABINET] @ (0.05, -0.25, 0.0)
     now = scene((False,), bowl=(front[0], front[1]), yaw=yaw)
@@ -88,11 +88,11 @@ def test_the_grasp_that_succeeds_in_most_episodes_becomes_the_first() -> None:
         return first
 
     assert [play(2, True), play(3, False), play(1, True), play(2, True), play(1, True)] == [0, 1, 1, 1, 1]
-    wanted = next_skill(script, now, {f"in {BOWL}": 1})[1][2].target(now).position
-    np.testing.assert_array_equal(next_skill(script, now, {}, demonstrator.first)[1][2].target(now).position, wanted)
+    expected = next_skill(script, now, {f"in {BOWL}": 1})[1][2].target(now).position
+    np.testing.assert_array_equal(next_skill(script, now, {}, demonstrator.first)[1][2].target(now).position, expected)
 
 
-def test_the_knob_turns_about_its_axis_by_what_is_missing() -> None:
+def test_the_knob_turns_about_its_axis_to_the_target_angle() -> None:
     now = scene((False,))
     assert knob_angle(now, STOVE) == pytest.approx(0.0)
     waypoints = next_skill(Script((ON,), tuple(now.places)), now, {})[1]

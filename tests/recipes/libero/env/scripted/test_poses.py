@@ -1,4 +1,4 @@
-"""Rotations of the hand, and targets for what it holds."""
+"""Rotations of the hand, and target poses of held objects."""
 
 from __future__ import annotations
 

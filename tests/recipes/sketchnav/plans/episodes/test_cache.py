@@ -56,7 +56,7 @@ def equal(one: Episodes, other: Episodes) -> bool:
     return all(torch.equal(value, getattr(other, name)) for name, value in vars(one).items())
 
 
-def test_the_next_start_reads_what_this_one_drew(folder: Path, generated_sets: list) -> None:
+def test_the_next_start_reads_the_generated_episodes(folder: Path, generated_sets: list) -> None:
     first = load_in_new_process(config_of())
     again = load_in_new_process(config_of())
     assert generated_sets == [("train", 0)] and equal(first, again) and len(list(folder.iterdir())) == 1
@@ -68,7 +68,7 @@ def test_the_next_start_reads_what_this_one_drew(folder: Path, generated_sets: l
 @pytest.mark.parametrize(
     "word", ["scenes.plans=3", "scenes.max_size_m=8.5", "scenes.sketch=blank", "scenes.sketch_px=40", "scene_seed=9"]
 )
-def test_another_scene_or_seed_is_drawn(folder: Path, generated_sets: list, word: str) -> None:
+def test_another_scene_or_seed_is_generated(folder: Path, generated_sets: list, word: str) -> None:
     one = load_in_new_process(config_of())
     other = load_in_new_process(config_of(word))
     assert len(generated_sets) == 2 and not equal(one, other) and len(list(folder.iterdir())) == 2

@@ -35,8 +35,8 @@ def test_a_run_learns_and_is_evaluated_on_own_plans(tmp_path: Path, capsys: pyte
     assert [row["split"] for row in rows] == ["val_seen", "val_unseen"]
     assert cli.main(["eval", str(run_dir), *own, "splits=train"]) == 2
     assert "Leave splits and drawings out" in capsys.readouterr().err
-    words = [*runs.SMALL["sketchnav"][1:], *runs.COMMON, *own, "eval_plans=2"]
-    assert cli.main(["train", "sketchnav", "episodes", *words, f"run_dir={tmp_path / 'sets'}"]) == 0
+    arguments = [*runs.SMALL["sketchnav"][1:], *runs.COMMON, *own, "eval_plans=2"]
+    assert cli.main(["train", "sketchnav", "episodes", *arguments, f"run_dir={tmp_path / 'sets'}"]) == 0
     for split, count in (("train", 2), ("val_seen", 2), ("val_unseen", 1)):
         episodes, metadata = Episodes.load(tmp_path / "sets" / f"episodes-{split}.safetensors")
         assert metadata["scenes"]["plans"] == len(episodes.size) == count
