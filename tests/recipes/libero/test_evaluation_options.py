@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from powerband.core.errors import ConfigError
 from powerband.recipes.libero.config import Config
 from powerband.recipes.libero.evaluation_options import finalize_evaluation
-from powerband.recipes.libero.settings import Evaluation
+from powerband.recipes.libero.settings import Evaluation, RDTConfig
 
 
 def test_the_hub_name_of_an_encoder_selects_the_encoder_of_the_run(
@@ -27,6 +28,14 @@ def test_the_hub_name_of_an_encoder_selects_the_encoder_of_the_run(
 def test_the_limit_of_an_episode_is_stated_in_actions_and_inferences() -> None:
     _, (message,) = finalize_evaluation(Config(), Evaluation(max_steps=200, exec_horizon=16))
     assert "200 counts actions, in 13 inferences of 16 actions" in message and "max_steps=3200" in message
+
+
+def test_steps_of_the_sampler_are_refused_without_diffusion() -> None:
+    regression = Config(rdt=RDTConfig(objective="regression"))
+    with pytest.raises(ConfigError, match=r"sample_steps=3 has no effect: .*objective=regression.*Leave sample_steps"):
+        finalize_evaluation(regression, Evaluation(sample_steps=3))
+    assert finalize_evaluation(regression, Evaluation()) == (Evaluation(), [])
+    assert finalize_evaluation(Config(), Evaluation(sample_steps=3)) == (Evaluation(sample_steps=3), [])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from powerband.report.sections.score_study import pareto_front, sections
+from powerband.report.sections.score_study import is_study, pareto_front, sections
 
 STUDY = {
     "score": "return",
@@ -53,6 +53,18 @@ def test_every_section_has_its_figures() -> None:
     assert "&gt; 40" in page["Verification"] and "0.55 times" in page["Verification"]
     assert "1 of 2" in page["Settings"] and "70 %" in page["Importance"]
     assert "pays off after 50 runs" in page["Cost"] and "&lt;nan&gt;" in page["Cost"]
+
+
+def test_settings_that_were_refused_before_the_last_verification_are_listed() -> None:
+    ratio = {"value": 2.68, "low": 1.57, "high": 4.26}
+    earlier = {"setting": {"ppo.lr": "<b>"}, "seeds": [4, 5, 6], "ratio": ratio}
+    last = {"setting": {"num_envs": 7}, "seeds": STUDY["verification"]["seeds"], "ratio": ratio}
+    page = sections(STUDY | {"refused": [earlier, last]})["Verification"]
+    assert "2.68 [1.57, 4.26]" in page and "&lt;b&gt;" in page and "<b>" not in page
+    assert "num_envs=7" not in page and "refused" not in sections(STUDY)["Verification"]
+    file = STUDY | {"objective": "score"}
+    assert is_study(file) and is_study(file | {"refused": [earlier]})
+    assert not is_study(file | {"refused": [{**earlier, "ratio": None}]})
 
 
 def test_a_best_score_that_is_a_text_is_escaped() -> None:

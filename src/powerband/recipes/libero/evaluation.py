@@ -256,8 +256,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         video was recorded, its path ``video``.
 
     Raises:
-        ConfigError: A task is unknown, an encoder is missing, the chunks are shorter than `exec_horizon`, or the policy
-            has no sampler for `sample_steps`.
+        ConfigError: A task is unknown, an encoder is missing, or the chunks are shorter than `exec_horizon`.
     """
     context = evaluation_context(options.gpus, options.precision, options.threads)
     config = replace(
@@ -266,11 +265,6 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
         vision_encoder=options.vision_encoder or config.vision_encoder,
     )
     if options.sample_steps:
-        if config.rdt.objective == "regression":
-            raise ConfigError(
-                f"sample_steps={options.sample_steps} has no effect: this run has rdt.objective=regression, which "
-                f"predicts a chunk in one step. Leave sample_steps out."
-            )
         config = replace(config, rdt=replace(config.rdt, sample_steps=options.sample_steps))
     exec_horizon = options.exec_horizon or config.rdt.exec_horizon
     if exec_horizon > config.rdt.horizon:

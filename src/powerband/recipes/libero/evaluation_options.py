@@ -1,4 +1,4 @@
-"""Checks the options of an evaluation of libero that mean something else in the guide's code. No torch is imported."""
+"""Checks the options of an evaluation of libero against those of the run. This file does not import torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import replace
 
+from powerband.core.errors import ConfigError
 from powerband.recipes.libero.config import Config
 from powerband.recipes.libero.env.tasks import find_benchmark
 from powerband.recipes.libero.settings import Evaluation
@@ -23,7 +24,15 @@ def finalize_evaluation(config: Config, options: Evaluation) -> tuple[Evaluation
 
     Returns:
         The options, and messages for the user about them and about `max_steps` and `num_tasks`.
+
+    Raises:
+        ConfigError: `sample_steps` is set, and the policy of the run has no sampler.
     """
+    if options.sample_steps and config.rdt.objective == "regression":
+        raise ConfigError(
+            f"sample_steps={options.sample_steps} has no effect: this run has rdt.objective=regression, which predicts "
+            f"a chunk in one step. Leave sample_steps out."
+        )
     messages: list[str] = []
     for name in ("text_encoder", "vision_encoder"):
         value, own = getattr(options, name), getattr(config, name)

@@ -18,6 +18,7 @@ FRONT, PRESENT, CHOSEN, OTHERS = 0, 1, 2, 9
 SHOWN_SETTINGS = 12
 CHECK = {"seeds": [int], "times": [(float, None)], "present_times": [(float, None)], "budget_s": float}
 RATIO = {"value": float, "low": float, "high": float}
+REFUSED = {"setting": dict, "seeds": [int], "ratio": RATIO}
 TRIAL = {"setting": dict, "seed": int, "present": bool, "curve": [list], "outcome": str, "message": str}
 SETTING = {"setting": dict, "seconds": float, "times": [(float, None)], "steps_per_s": float}
 STUDY = {
@@ -40,7 +41,8 @@ def is_study(value: dict[str, Any]) -> bool:
         return False
     check = value["verification"] or {"seeds": [], "times": [], "present_times": []}
     equal = len(check["seeds"]) == len(check["times"]) == len(check["present_times"])
-    return equal and fits(list(value["importances"].values()), [float])
+    refused = value.get("refused", [])  # files of earlier versions do not have it
+    return equal and fits(refused, [REFUSED]) and fits(list(value["importances"].values()), [float])
 
 
 def sections(study: dict[str, Any]) -> dict[str, str]:
@@ -51,7 +53,7 @@ def sections(study: dict[str, Any]) -> dict[str, str]:
     """
     return {
         "Score over time": curves(study),
-        "Verification": verification(study),
+        "Verification": verification(study) + refused_settings(study),
         "Settings": settings_table(study),
         "Importance": importances(study),
         "Cost": cost(study),
@@ -121,6 +123,21 @@ def verification(study: dict[str, Any]) -> str:
             f"[{ratio['low']:.2f}, {ratio['high']:.2f}], a bootstrap interval over seeds."
         )
     return f"<p class=note>{sentence}</p>{rows_table(['seed', 'present settings, s', 'best setting, s'], rows)}"
+
+
+def refused_settings(study: dict[str, Any]) -> str:
+    """Returns a table of the settings that an earlier verification found slower than the present ones, as HTML.
+
+    `study` has the contents of the file ``.tuning.json``. The setting of the table of `verification` is left out.
+    """
+    shown = (study["verification"] or {}).get("seeds")
+    rows = []
+    for each in study.get("refused", []):
+        if each["seeds"] != shown:
+            ratio, setting = each["ratio"], html.escape(setting_text(each["setting"]))
+            interval = f"{ratio['value']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+            rows.append([setting, interval, str(len(each["seeds"]))])
+    return rows_table(["refused setting", "times the time of the present ones", "seeds"], rows) if rows else ""
 
 
 def settings_table(study: dict[str, Any]) -> str:

@@ -144,7 +144,7 @@ DIMENSIONS = (
 """All dimensions; a configuration has those whose settings it has and whose values the user has not fixed."""
 COMBINATIONS: tuple[Params, ...] = ({"width": -2, "batch": -1, "update_ratio": 1},)
 """Changes of several dimensions that a search tries early. With a quarter of the width and half of the batch, an update
-on a CPU takes about a tenth of the time, so that twice as many updates are still cheap."""
+on a CPU takes a fraction of the time, so that twice as many updates are still cheap."""
 
 
 class LearningSpace:
