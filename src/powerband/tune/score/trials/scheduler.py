@@ -159,7 +159,7 @@ class TrialScheduler:
         self.has_candidate = self.candidate(self.study.records(), self.goal()) is not None
 
     def fresh_seeds(self) -> list[int]:
-        """Returns the seeds of the next verification; no trial and no earlier verification of this command uses them."""
+        """Returns the seeds of the next verification, which no trial and no verification of this command used."""
         return list(islice(self._fresh_seeds, self.options.seeds))
 
     def goal(self) -> Goal:
