@@ -59,6 +59,7 @@ class Case:
 
 
 GAMES = ("episodes=200", "video=false")
+PLANES = ("snakes", "variant=full", "observation=planes", "gpus=none")
 DDPG = ("snakes", "algo=ddpg", "opponent=random", "num_envs=16", "threads=1", "gpus=none", "save_interval=40000")
 
 
@@ -89,13 +90,15 @@ REWARD = ("ppo.expert_coef=0", "net.stop_logit=-4")
 EXPERT_FIRST = ("ppo.expert_until=0.5", "net.stop_logit=-4")
 """The weight of the expert falls to 0 within half of the budget; then the policy learns from the reward alone."""
 NAVIGATION = ("sketchnav", "variant=small", "gpus=none", "scene_seed=0")
+LARGE_PLANS = ("scenes.max_size_m=24", "scenes.max_path_m=30", "net.align_page=true")
+"""Plans of 8 to 24 m, the defaults of the recipe, instead of those of 8 to 10 m."""
 
 
-def navigation(algo: str, sketch: str, *options: str) -> Case:
+def navigation(algo: str, sketch: str, *options: str, env_steps: int = 1_500_000) -> Case:
     """Navigation policy with one kind of sketch, evaluated on unseen plans; ``blank`` shows an empty sketch."""
     arguments = (*NAVIGATION, f"algo={algo}", f"scenes.sketch={sketch}", *options)
     if algo == "ppo":
-        arguments += ("threads=1", "env_steps=1500000", "save_interval=250000")
+        arguments += ("threads=1", f"env_steps={env_steps}", "save_interval=250000")
     else:
         # Record the demonstrations first: powerband train sketchnav demos variant=small
         arguments += ("demos_dir=runs/learning/sketchnav-demos",)
@@ -228,10 +231,11 @@ CASES = {
         (*GAMES, f"opponents=random,greedy,{FULL_RUN}"),
         ("decided_won",),
     ),
-    "snakes-planes": Case(
-        ("snakes", "variant=full", "observation=planes", "gpus=none", "nproc=2"), GAMES, ("decided_won",)
+    "snakes-planes": Case((*PLANES, "plane_channels=8", "threads=1", "time_limit_s=1440"), GAMES, ("decided_won",)),
+    "snakes-planes-32": Case((*PLANES, "nproc=2"), GAMES, ("decided_won",)),
+    "bicnet-guide": Case(
+        ("snakes", "variant=guide", "algo=bicnet", "ddpg.hidden=64", "gpus=none", "threads=1"), GAMES, ("decided_won",)
     ),
-    "bicnet-guide": Case(("snakes", "variant=guide", "algo=bicnet", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
     "ddpg-guide": Case(("snakes", "variant=guide", "gpus=none", "threads=1"), GAMES, ("decided_won",)),
     **{f"uav-{algo}": team(algo) for algo in TEAM_VARIANTS},
     **{f"uav-{algo}-8": team(algo, "n_agents=8") for algo in TEAM_VARIANTS},
@@ -252,6 +256,9 @@ CASES = {
     "sketchnav-reward-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *REWARD),
     "sketchnav-reward-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *REWARD, "net.align_page=true"),
     "sketchnav-expert-first-smooth": navigation("ppo", "smooth", *DRAWN_GOAL, *EXPERT_FIRST),
+    "sketchnav-expert-first-large": navigation(
+        "ppo", "smooth", *DRAWN_GOAL, *EXPERT_FIRST, *LARGE_PLANS, env_steps=3_000_000
+    ),
     "sketchnav-expert-first-varied": navigation("ppo", "varied", *DRAWN_GOAL, *EXPERT_FIRST, "net.align_page=true"),
     "sketchnav-expert-first-abstract": navigation("ppo", "abstract", *DRAWN_GOAL, *EXPERT_FIRST, "net.align_page=true"),
     **{f"sketchnav-goal-{sketch}": navigation("ppo", sketch, *DRAWN_GOAL) for sketch in ("smooth", "abstract")},

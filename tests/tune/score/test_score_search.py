@@ -24,11 +24,12 @@ from powerband.tune.score.options import ScoreOptions
 from powerband.tune.score.search import ScoreResult, search_and_verify
 from powerband.tune.score.setting_space import SettingSpace
 from powerband.tune.score.study import SharedStudy
-from powerband.tune.score.trials import own_cores, scheduler
+from powerband.tune.score.trials import own_cores, scheduler, trial_runner
 from powerband.tune.score.trials.own_cores import check_parallel, core_groups
 from powerband.tune.score.trials.rungs import Goal, SettingResult, TrialRecord, promotable
-from powerband.tune.score.trials.scheduler import FRESH_SEED, Job, TrialScheduler
+from powerband.tune.score.trials.scheduler import FRESH_SEED, TrialScheduler
 from powerband.tune.score.trials.trial import TrialRun
+from powerband.tune.score.trials.trial_runner import Job
 from tune.score.simulated_training import START_S, SimulatedTraining
 
 ARGUMENTS = ["env_id=CartPole-v1", "algo=ppo"]
@@ -42,7 +43,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def build(world: SimulatedTraining, machine: str = "one", rate: float = 1000.0, **options: Any) -> TrialScheduler:
         for module in (scheduler, search, verification):
             monkeypatch.setattr(module, "time", world)
-        for module in (scheduler, search):
+        for module in (trial_runner, search):
             monkeypatch.setattr(module, "run_trial", world.run_trial)
         recipe, stage, resolved = configure("gym", ARGUMENTS)
         space = SettingSpace(recipe, stage, {"ppo": resolved.config}, [], options.pop("layout", None))
@@ -183,6 +184,20 @@ def test_a_candidate_that_new_seeds_show_to_be_slower_gets_three_of_them_and_the
     assert first["ratio"]["low"] > 1 and "ppo.lr" in first["setting"]
 
 
+def test_a_continued_search_verifies_no_refused_setting_again_and_uses_new_seeds(found) -> None:
+    world = LuckyRate(noise=0.02, interval=True)
+    first = found(world, seconds=1500.0, on_disk=True)
+    second = found(world, seconds=1500.0, on_disk=True)
+    assert first.refused and (second.refused or second.verification is not None)
+    keys = [json.dumps(dict(params), sort_keys=True) for result in (first, second) for params, _ in result.refused]
+    assert len(set(keys)) == len(keys)
+    checks = [check for _, check in (*first.refused, *second.refused)]
+    if second.verification is not None and second.verification not in checks:
+        checks.append(second.verification)
+    seeds = [seed for check in checks for seed in check.seeds]
+    assert len(set(seeds)) == len(seeds)
+
+
 def test_a_target_that_is_never_reached_ends_at_the_budget_and_names_the_best(found) -> None:
     world = SimulatedTraining(best=60.0)
     result = found(world, seconds=400.0)
@@ -306,7 +321,7 @@ def test_a_promoted_trial_that_the_end_of_the_budget_stops_stays_paused_on_its_r
 
 def test_a_stopped_trial_without_an_evaluation_has_no_value(trials, monkeypatch) -> None:
     search = trials(SimulatedTraining())
-    monkeypatch.setattr(scheduler, "run_trial", lambda *_: TrialRun("stopped", [], 0, 0.0, 1.0))
+    monkeypatch.setattr(trial_runner, "run_trial", lambda *_: TrialRun("stopped", [], 0, 0.0, 1.0))
     search.study.enqueue(search.space)
     search._run(Job(search.present, 100, 0, search.study.ask(search.space)), search.goal())
     assert search.study._study.get_trials()[0].state.name == "FAIL"

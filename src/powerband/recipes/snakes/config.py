@@ -42,6 +42,8 @@ class Config:
     """Algorithm: ddpg and bicnet as in the guide, or ppo, which supports self-play and is the strongest."""
     observation: Literal["auto", "features", "planes", "fork35", "baseline26"] = "auto"
     """Observation of a snake; auto is features for ppo, fork35 for ddpg and bicnet."""
+    plane_channels: Annotated[int, Range(at_least=1, at_most=512)] = 32
+    """Channels of the first convolution of observation=planes; the other two have twice as many."""
     reward: Literal["auto", "mixed", "game", "shaped"] = "auto"
     """Reward: mixed is 0.8 own + 0.1 team difference; auto is mixed for ppo, shaped for ddpg and bicnet."""
     opponent: str = "auto"
@@ -150,18 +152,26 @@ def unknown_opponent(name: str, available: tuple[str, ...]) -> ConfigError:
 
 
 def notices(config: Config) -> list[str]:
-    """Returns messages about options of self-play that have no effect, or another effect than their value says.
+    """Returns messages about options that have no effect, or another effect than their value says.
 
     Args:
         config: Configuration as the user wrote it, before `finalize` replaces opponent=auto.
     """
+    found = []
+    if config.observation != "planes" and (unused := _changed(config, "plane_channels")):
+        found.append(f"{unused}: no effect without observation=planes. Leave it out.")
     if config.algo == "ppo" and config.opponent in ("auto", "self"):
-        return _notices_of_mirrored(config)
-    options = ("mirrored", "pool_size", "snapshot_interval")
-    unused = [f"{name}={getattr(config, name)}" for name in options if getattr(config, name) != getattr(Config, name)]
-    if not unused:
-        return []
-    return [f"{', '.join(unused)}: no effect without self-play, which is algo=ppo with opponent=self. Leave it out."]
+        return found + _notices_of_mirrored(config)
+    if unused := _changed(config, "mirrored", "pool_size", "snapshot_interval"):
+        found.append(f"{unused}: no effect without self-play, which is algo=ppo with opponent=self. Leave it out.")
+    return found
+
+
+def _changed(config: Config, *options: str) -> str:
+    """Returns those of the options that do not have their default, as the user writes them; "" if none."""
+    return ", ".join(
+        f"{name}={getattr(config, name)}" for name in options if getattr(config, name) != getattr(Config, name)
+    )
 
 
 def _notices_of_mirrored(config: Config) -> list[str]:

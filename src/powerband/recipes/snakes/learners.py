@@ -33,7 +33,10 @@ def make_learner(config: Config, spec: EnvSpec, context: RankContext) -> DDPG | 
         context: Device, precision and random numbers of this rank.
     """
     if config.algo == "ppo":
-        encoder = TorusConv(*spec.obs.shape[1:]) if config.observation == "planes" else None
+        encoder = None
+        if config.observation == "planes":
+            planes, rows, columns = spec.obs.shape[1:]
+            encoder = TorusConv(planes, rows, columns, config.plane_channels)
         return PPO(spec, config.ppo, context, encoder=encoder)
     communicate = "lstm" if config.algo == "bicnet" else config.ddpg.communicate
     settings = replace(config.ddpg, communicate=communicate)

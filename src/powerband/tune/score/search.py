@@ -118,7 +118,7 @@ def compare(trials: TrialScheduler, best: SettingResult, present: SettingResult 
         def run(seed: int, limit_s: float) -> TrialRun:
             trials.report(f"verification: {name}")
             folder = trials.folder / "verification" / f"{name}-{seed}-{int(time.time())}"
-            command = trials.command(settings, folder, seed, goal)
+            command = trials.runner.command(settings, folder, seed, goal)
             done = run_trial(command, folder, trials.score, trials.target, limit_s, trials.deadline)
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             return done

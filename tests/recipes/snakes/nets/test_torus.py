@@ -2,6 +2,9 @@
 
 import torch
 
+from powerband.cli.catalogue import configure
+from powerband.core.rank_context import RankContext
+from powerband.recipes.snakes.learners import build_learner
 from powerband.recipes.snakes.nets.torus import TorusConv
 
 
@@ -16,3 +19,9 @@ def test_a_shift_of_the_board_by_the_stride_shifts_the_features():
 def test_the_width_equals_the_output():
     net = TorusConv(8, 10, 20)
     assert net(torch.rand(2, 8, 10, 20)).shape == (2, net.width)
+
+
+def test_an_encoder_of_the_planes_has_the_channels_of_the_option():
+    config = configure("snakes", ["observation=planes", "plane_channels=8", "gpus=none"])[2].config
+    learner, _, _ = build_learner(config, RankContext.single())
+    assert learner.encoder.layers[0].out_channels == 8

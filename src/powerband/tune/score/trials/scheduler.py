@@ -1,4 +1,4 @@
-"""TrialScheduler: decides which trial (training run) starts next, runs it and stores its result.
+"""TrialScheduler: decides which trial (training run) starts next, and when the search ends.
 
 The present settings run first. Their time to the score limits the budget of every other trial. New settings start on
 the lowest rung and are paused there; promising ones continue. In the second half of the search, the best settings
@@ -8,12 +8,11 @@ repeat with more seeds, because one seed may be luck.
 from __future__ import annotations
 
 import math
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -31,18 +30,15 @@ from powerband.tune.score.trials.rungs import (
     TrialRecord,
     newest,
     promotable,
-    rung_seconds,
     setting_key,
     settings_of,
 )
-from powerband.tune.score.trials.trial import TrialRun, resume_command, run_trial, train_command
+from powerband.tune.score.trials.trial_runner import EVALUATIONS, Job, TrialRunner
 
 TRIAL_SHARE = 1 / 16
 """Largest share of the budget that one trial may train, unless the user states a number of seconds."""
 MARGIN = 0.9
 """A setting looks better than the present one below this multiple of its time; smaller gains disappear in the noise."""
-EVALUATIONS = 20
-"""Evaluations within the budget of a trial, at equal distances in seconds of training for all settings."""
 FEWEST_INTERVALS = 5
 """A time of the present settings below this number of intervals between evaluations is too rough to compare with."""
 MIN_BUDGET_S = 2.0
@@ -59,33 +55,12 @@ REPEATED, SEARCH_SEEDS = 2, 3
 settings repeat, too, once another setting looks better."""
 SEARCH_SEED, FRESH_SEED = 100, 10_000
 """Offsets of the seeds of the search and of the verification from the user's seed; seeds of evaluations are skipped."""
-MAX_FAILURES = 20
-"""Successive trials that fail before the search ends."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One start of a trial (training run) that the scheduler has decided on.
-
-    Attributes:
-        params: Settings as coordinates of the search space: name of a dimension -> value.
-        seed: Seed of the run.
-        rung: Index of the rung of successive halving up to which this job trains the policy; then the trial is paused.
-        trial: Optuna trial for new settings; None if the settings have been tried before.
-        paused: Record of the paused trial to continue; None starts a new run.
-        first: Whether this is the run of the present settings that sets the budget of all other trials.
-    """
-
-    params: Mapping[str, Any]
-    seed: int
-    rung: int
-    trial: Any = None
-    paused: TrialRecord | None = None
-    first: bool = False
+REFUSED, USED_SEEDS = "refused", "used_seeds"
+"""Attributes of a study: keys of the settings that a verification refused, and number of seeds that these used up."""
 
 
 class TrialScheduler:
-    """Runs the trials (training runs) of a search on this machine, with asynchronous successive halving.
+    """Schedules the trials (training runs) of a search on this machine, with asynchronous successive halving.
 
     Args:
         space: Settings that the search may try.
@@ -103,7 +78,7 @@ class TrialScheduler:
         seeds: Seeds of the trials of one setting, in this order.
         deadline: Value of ``time.monotonic()`` at the end of the budget.
         core_groups: Set of core numbers for each of the parallel trials; one empty set stands for all cores.
-        ended: Set if the search ends early, after which all running trials stop.
+        runner: Runs the trials and stores their results.
     """
 
     def __init__(
@@ -117,16 +92,17 @@ class TrialScheduler:
         progress: Callable[[str, float], object],
         began: float,
     ) -> None:
-        self.space, self.arguments, self.options, self.study, self.folder = space, arguments, options, study, folder
+        self.space, self.options, self.study, self.folder = space, options, study, folder
         self.progress, self.began, self.deadline = progress, began, began + options.seconds
         self.seeds = list(islice(space.recipe.training_seeds(seed + SEARCH_SEED), SEARCH_SEEDS))
-        self._fresh_seeds = space.recipe.training_seeds(seed + FRESH_SEED)
+        self.used_seeds = study.attributes().get(USED_SEEDS, 0)
+        self.unused_seeds = islice(space.recipe.training_seeds(seed + FRESH_SEED), self.used_seeds, None)
         self.score, self.target = space.recipe.score, options.goal(space.recipe.score)
         self.present = space.present()
-        self.reserve, self.has_candidate, self.failures = LEAST_RESERVE, False, 0
+        self.runner = TrialRunner(space, arguments, self.target, study, folder)
+        self.reserve, self.has_candidate = LEAST_RESERVE, False
         self.active: set[tuple[str, int]] = set()
-        self.slower: set[str] = set()
-        self.lock, self.ended = threading.Lock(), threading.Event()
+        self.lock = threading.Lock()
         self.core_groups = core_groups(options.parallel) if options.parallel > 1 else [set()]
 
     def run(self) -> None:
@@ -150,17 +126,22 @@ class TrialScheduler:
                 for slot in as_completed(slots):
                     slot.result()
             except BaseException:  # a signal or an error, after which the other trials would go on to the end
-                self.ended.set()
+                self.runner.ended.set()
                 raise
 
     def refuse(self, params: Mapping[str, Any]) -> None:
-        """Excludes a setting that a verification found slower than the present one from later candidates."""
-        self.slower.add(setting_key(params))
+        """Excludes a setting that a verification found slower than the present one from later candidates.
+
+        The study stores this, so that a later search neither verifies the setting again nor uses these seeds again.
+        """
+        refused = self.study.attributes().get(REFUSED, [])
+        self.study.set(**{REFUSED: [*refused, setting_key(params)], USED_SEEDS: self.used_seeds})
         self.has_candidate = self.candidate(self.study.records(), self.goal()) is not None
 
     def fresh_seeds(self) -> list[int]:
-        """Returns the seeds of the next verification, which no trial and no verification of this command used."""
-        return list(islice(self._fresh_seeds, self.options.seeds))
+        """Returns the seeds of the next verification, which no trial and no refused setting used."""
+        self.used_seeds += self.options.seeds
+        return list(islice(self.unused_seeds, self.options.seeds))
 
     def goal(self) -> Goal:
         """Returns the target score and the present time budget of a trial, in seconds of this machine."""
@@ -179,18 +160,6 @@ class TrialScheduler:
             f"trial_seconds={wanted:g}: no effect, because the present settings reached the score in this study. A "
             f"trial takes at most {budget:.3g} s, as they did. For another limit, write another study_dir."
         )
-
-    def command(self, settings: Mapping[str, Any], folder: Path, seed: int, goal: Goal) -> list[str]:
-        """Returns the command line arguments that start a training run.
-
-        Args:
-            settings: Qualified name, such as ``run.threads``, -> value, in addition to the arguments of the user.
-            folder: Run folder.
-            seed: Seed of the run.
-            goal: Target score and time budget, which give the interval of evaluations.
-        """
-        recipe, stage = self.space.recipe.name, self.space.stage
-        return train_command(recipe, stage, self.arguments, settings, folder, seed, goal.budget / EVALUATIONS)
 
     def report(self, text: str) -> None:
         """Passes the description `text` of the current step to `progress`."""
@@ -272,14 +241,15 @@ class TrialScheduler:
         results = settings_of(records, goal)
         limit = min([goal.budget, *(each.value for each in results if each.params == self.present)])
         better = [each for each in results if each.params != self.present and each.value < MARGIN * limit]
-        better = [each for each in better if setting_key(each.params) not in self.slower]
+        refused = self.study.attributes().get(REFUSED, [])
+        better = [each for each in better if setting_key(each.params) not in refused]
         repeated = [each for each in better if len(each.records) > 1]
         return next(iter(repeated or better), None)
 
     def _work(self, own_cores: set[int]) -> None:
         """Runs jobs on `own_cores` until the search ends."""
         with pinned(own_cores):
-            while time.monotonic() < self.search_end and not self.ended.is_set():
+            while time.monotonic() < self.search_end and not self.runner.ended.is_set():
                 with self.lock:
                     goal = self.goal()
                     job = self._next_job(goal)
@@ -316,69 +286,13 @@ class TrialScheduler:
 
     def _run(self, job: Job, goal: Goal, slack: float = 1.0) -> TrialRecord:
         """Runs a job and stores its result; the trial may take `slack` times the seconds of its rung."""
-        settings = self.space.settings(job.params)
-        changed = [f"{name.rpartition('.')[2]}={value}" for name, value in settings.items()]
+        changed = [f"{name.rpartition('.')[2]}={value}" for name, value in self.space.settings(job.params).items()]
         self.report(" ".join(changed) or "present settings")
-        limits = rung_seconds(goal.budget)
-        if job.paused is not None:
-            folder = Path(job.paused.folder)
-            command = resume_command(self.space.recipe.name, self.space.stage, folder)
-        else:
-            folder = self._new_folder()
-            command = self.command(settings, folder, job.seed, goal)
-        try:
-            self.space.config(job.params)
-            run = run_trial(
-                command, folder, self.score, self.target, slack * limits[job.rung], self._deadline(job), self.ended
-            )
-        except (ConfigError, ValueError) as error:
-            run = TrialRun("failed", [], 0, 0.0, 0.0, str(error))
-        rung, outcome = job.rung, run.outcome
-        if outcome == "stopped":  # a later search continues the trial from the rung that it had reached
-            rung = sum(run.seconds >= seconds for seconds in limits) - 1 if job.paused is None else job.paused.rung
-            outcome = "paused" if rung >= 0 and (folder / "checkpoints").is_dir() else outcome
-        record = TrialRecord(
-            job.params,
-            job.seed,
-            rung,
-            outcome,
-            run.curve,
-            run.env_steps,
-            run.seconds,
-            run.wall_s,
-            self.study.machine,
-            str(folder),
-            run.message,
-        )
-        with self.lock:
-            self.failures = self.failures + 1 if record.outcome == "failed" else 0
-            if job.trial is not None:
-                self.study.tell(job.trial, record, goal)
-            else:
-                self.study.add(record, goal, self.space)
-            self.has_candidate = self.candidate(self.study.records(), goal) is not None
-        if record.outcome != "paused" or record.is_done:
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-        if self.failures >= MAX_FAILURES:
-            raise ConfigError(f"The last {MAX_FAILURES} trials failed, so the search ends. The last: {record.message}")
+        # The present settings may use the time of the verification, because they set the budget of all others.
+        record = self.runner.run(job, goal, self.deadline if job.first else self.search_end, slack)
+        self.has_candidate = self.candidate(self.study.records(), goal) is not None
         return record
-
-    def _deadline(self, job: Job) -> float:
-        """The present settings may use the time of the verification, because they set the budget of all others."""
-        return self.deadline if job.first else self.search_end
 
     def _is_own(self, record: TrialRecord) -> bool:
         """Returns whether this search can continue a trial: its run folder belongs to the folder of this search."""
         return record.machine == self.study.machine and Path(record.folder).is_relative_to(self.folder)
-
-    def _new_folder(self) -> Path:
-        with self.lock:
-            trials = self.folder / "trials"
-            number = 1 + max((int(path.name) for path in trials.glob("[0-9]*")), default=0)
-            while True:
-                folder = trials / f"{number:04d}"
-                try:
-                    folder.mkdir(parents=True)
-                    return folder
-                except FileExistsError:  # of another search in the same folder, with a shared storage
-                    number += 1
