@@ -23,7 +23,7 @@ from powerband.recipes.metaworld.env.tasks import MT10_TASKS
 
 SHARED = ["updates_per_interval=4", "sac.layer_norm=true"]
 """Arguments of all experts in addition to those of `metaworld_transfer`: one update for two steps, and layer norms."""
-HANDOVER = ["sac.gamma=0.99", "demo_share=0.5", "demo_noise=0.1", "demo_handover=250"]
+HOLDING_OPTIONS = ["sac.gamma=0.99", "demo_share=0.5", "demo_noise=0.1", "demo_handover=250"]
 """Settings of tasks whose reward is close to 0 until an object is held: the discount shows it from the first step."""
 STEPS = {
     "reach": 60_000,
@@ -53,7 +53,7 @@ NETWORK = {
 def expert_words(task: str) -> list[str]:
     """Returns the arguments of the expert of a task, without folders."""
     steps = STEPS.get(task, 100_000)
-    own = HANDOVER if task in ("pick-place", "peg-insert-side") else ["demo_share=0.25"]
+    own = HOLDING_OPTIONS if task in ("pick-place", "peg-insert-side") else ["demo_share=0.25"]
     sizes = [f"expert_steps={steps}", f"replay_size={steps}", f"collect.interval={steps // SAMPLES}"]
     return [f"task={task}", *sizes, *SHARED, *own]
 

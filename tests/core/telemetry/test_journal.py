@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -12,13 +11,14 @@ from powerband.core.config import RunConfig
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run import restore as restoring
 from powerband.core.run.run import Run
+from powerband.core.telemetry.compilation import running_time
 from powerband.core.telemetry.journal import Journal
 
 
 def test_a_resumed_interval_counts_the_seconds_before_the_checkpoint(tmp_path: Path) -> None:
     settings = RunConfig(log_interval=100, tensorboard=False)
     journal = Journal(tmp_path, settings, Ranks(rank=0, world_size=1))
-    journal.logged, journal._interval_began = (50, 5), time.perf_counter() - 1000.0
+    journal.logged, journal._interval_began = (50, 5), running_time() - 1000.0
     state = journal.state_dict()
     journal.restart(0, 0)
     journal.load_state_dict(state)
@@ -36,7 +36,7 @@ def test_the_clocks_of_a_resumed_run_start_after_its_checkpoint_was_read(
 
     def found(*words):
         result = find(*words)
-        moments["found"] = time.perf_counter()
+        moments["found"] = running_time()
         return result
 
     monkeypatch.setattr(restoring, "find_checkpoint", found)

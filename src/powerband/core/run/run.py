@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -40,6 +39,7 @@ from powerband.core.run.restore import restore
 from powerband.core.run.startup import prepare_run
 from powerband.core.run.state_registry import Redistribute, Stateful, StateRegistry
 from powerband.core.stalls.watched_rank import WatchedRank
+from powerband.core.telemetry.compilation import exclude_compilation, running_time
 from powerband.core.telemetry.journal import Journal
 
 
@@ -191,9 +191,11 @@ class Run:
     def restart_clocks(self) -> None:
         """Restarts the elapsed time, the phase clock and the log interval.
 
-        `restore` calls it before the first step, to exclude compilation and loading of data.
+        `restore` calls it before the first step, to exclude loading of data and other preparation. Compilation by numba
+        in later steps is excluded, too.
         """
-        self._started = time.perf_counter()
+        exclude_compilation(self.clock)
+        self._started = running_time()
         self._due.restart()
         self.journal.restart(self.env_steps, self.grad_steps)
 
@@ -329,7 +331,7 @@ class Run:
     @property
     def prepared_s(self) -> float:
         """Seconds since the start of the run or the last call of `restart_clocks`."""
-        return time.perf_counter() - self._started
+        return running_time() - self._started
 
     @property
     def elapsed_s(self) -> float:

@@ -6,7 +6,6 @@ same calls.
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,15 @@ from powerband.core.machine.device import emulates_bf16, host_facts, simd
 from powerband.core.machine.utilisation import Utilisation
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.schedule import Every
-from powerband.core.telemetry.console import Console
+from powerband.core.telemetry.compilation import compiled_s, running_time
+from powerband.core.telemetry.console import Console, duration_text
 from powerband.core.telemetry.idle_causes import causes_of_idleness
 from powerband.core.telemetry.metrics import JsonlSink, Metrics, TensorBoardSink
 from powerband.core.telemetry.time_left import FirstRate, TimeLeftEstimator
 from powerband.core.telemetry.trace import ReusableSpan, Trace, TracedClock
+
+TOLD_S = 2.0
+"""Seconds of compilation between two log lines from which the run reports them."""
 
 
 class Journal:
@@ -60,7 +63,7 @@ class Journal:
         self._trace = Trace(folder / "trace.json", self.clock) if ranks.leads else None
         self._first: FirstRate | None = FirstRate() if ranks.leads else None
         self._every = Every(settings.log_interval)
-        self._interval_began = time.perf_counter()
+        self._interval_began, self._told_s = running_time(), compiled_s()
 
     def restart(self, env_steps: int, grad_steps: int) -> None:
         """Restarts the clock and the current log interval.
@@ -69,7 +72,7 @@ class Journal:
             env_steps: Environment steps so far, over all ranks.
             grad_steps: Updates so far.
         """
-        self._interval_began = time.perf_counter()
+        self._interval_began = running_time()
         self.logged = (env_steps, grad_steps)
         self.clock.restart()
 
@@ -130,7 +133,7 @@ class Journal:
 
         The ranks then agree whether to write a log line.
         """
-        return time.perf_counter() - self._interval_began >= self.settings.log_interval_s
+        return running_time() - self._interval_began >= self.settings.log_interval_s
 
     def line_due(self, env_steps: int, agreed: bool) -> bool:
         """Returns whether a log line is due.
@@ -157,12 +160,13 @@ class Journal:
         Returns:
             The written line, name of a metric -> value; empty if the interval has no steps.
         """
-        now = time.perf_counter()
+        now = running_time()
         seconds = max(now - self._interval_began, 1e-9)
         steps, updates = env_steps - self.logged[0], grad_steps - self.logged[1]
         if steps == 0:
             return {}
         phases = self.clock.read()
+        self._tell_compilation()
         figures = {"time/training_s": elapsed_s - self.evaluation_s}
         figures |= {"charts/SPS": steps / seconds, "charts/updates_per_s": updates / seconds}
         figures["perf/updates_per_env_step"] = updates / steps
@@ -176,6 +180,15 @@ class Journal:
             self.console.progress(env_steps, elapsed_s, line)
         self._interval_began, self.logged = now, (env_steps, grad_steps)
         return line
+
+    def _tell_compilation(self) -> None:
+        """Prints how long numba has compiled functions since the last call, if it was long."""
+        seconds = compiled_s() - self._told_s
+        self._told_s += seconds
+        if seconds >= TOLD_S:
+            self.console.note(
+                f"numba compiled functions for {duration_text(seconds)}, which does not count as training"
+            )
 
     def finish(self) -> None:
         """Writes ``trace.json`` if it has not been written yet."""
@@ -192,7 +205,7 @@ class Journal:
         """State with which a resumed run continues the current log interval."""
         return {
             "logged": list(self.logged),
-            "interval_s": time.perf_counter() - self._interval_began,
+            "interval_s": running_time() - self._interval_began,
             "log_every": self._every.state_dict(),
             "evaluation_s": self.evaluation_s,
         }
@@ -201,5 +214,5 @@ class Journal:
         self.logged = tuple(state["logged"])
         self._every.load_state_dict(state["log_every"])
         # Checkpoints of earlier versions contain neither number of seconds.
-        self._interval_began = time.perf_counter() - state.get("interval_s", 0.0)
+        self._interval_began = running_time() - state.get("interval_s", 0.0)
         self.evaluation_s = state.get("evaluation_s", 0.0)

@@ -294,6 +294,19 @@ class PhaseClock:
         current = self.read(reset=False)
         return current if self.total is None else self.total + current
 
+    def exclude(self, wall_s: float, cpu_s: float, thread_s: float) -> None:
+        """Leaves out time that has just passed and is no work of the loop, such as compilation, also within spans.
+
+        Args:
+            wall_s: Seconds of wall time.
+            cpu_s, thread_s: Processor seconds of the process and of this thread in this time.
+        """
+        nanoseconds = round(wall_s * 1e9)
+        self._start_ns += nanoseconds
+        self.since += nanoseconds
+        self._start_cpu_s += cpu_s
+        self._start_thread_s += thread_s
+
     def restart(self) -> None:
         """Discards all measurements and starts the first interval."""
         assert not self.stack, f"restart inside a span ({len(self.stack)} open)"

@@ -6,8 +6,9 @@ remaining ones is added. By the clock they take a constant share of the time, wh
 
 from __future__ import annotations
 
-import time
 from collections import deque
+
+from powerband.core.telemetry.compilation import running_time
 
 FIRST_S = 2.0
 """Least duration of the measurement of the first rate, in seconds."""
@@ -112,9 +113,9 @@ class FirstRate:
             if not self.grad_steps and grad_steps:
                 self.grad_steps = grad_steps  # the measurement starts at the end of the next step
             elif self.grad_steps:
-                self.env_steps, self.grad_steps, self._since = env_steps, grad_steps, time.perf_counter()
+                self.env_steps, self.grad_steps, self._since = env_steps, grad_steps, running_time()
             return False
-        self.seconds = time.perf_counter() - self._since
+        self.seconds = running_time() - self._since
         if self.seconds < FIRST_S or grad_steps == self.grad_steps:
             return False
         self.rate = (env_steps - self.env_steps) / self.seconds

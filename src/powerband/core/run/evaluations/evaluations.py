@@ -17,6 +17,7 @@ from powerband.core.machine.free_cores import FreeCores
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.checkpoints.checkpoint_marks import BEST, EVALUATING, Mark, read_mark, remove_mark, write_mark
 from powerband.core.run.evaluations.evaluator_process import LOG, EvaluatorProcess
+from powerband.core.telemetry.compilation import running_time
 from powerband.core.telemetry.console import Console, duration_text
 from powerband.core.telemetry.journal import Journal
 from powerband.core.telemetry.metrics import Metrics
@@ -197,15 +198,16 @@ class Evaluations:
 
     def _play(self) -> dict[str, float]:
         """Evaluates on rank 0, while the other ranks wait. Returns the figures with their prefix; {} elsewhere."""
-        run, figures, began = self._run, {}, time.perf_counter()
+        run, figures, began = self._run, {}, running_time()
         trained_s = run.training_s
         with run.clock("eval"):
             if run.ranks.leads and run.hooks.evaluate is not None:
                 figures = {f"{PREFIX}{name}": float(value) for name, value in run.hooks.evaluate().items()}
             run.ranks.barrier()
-        run.journal.evaluation_s += time.perf_counter() - began
+        seconds = running_time() - began
+        run.journal.evaluation_s += seconds
         self._evaluated_at_s, self._evaluated_step = trained_s, run.env_steps
-        self._affordable_at_s = trained_s + (time.perf_counter() - began) / max(run.settings.eval_share, 1e-9)
+        self._affordable_at_s = trained_s + seconds / max(run.settings.eval_share, 1e-9)
         return figures
 
     # -- in the evaluating process ------------------------------------------------------------------------------
@@ -236,12 +238,12 @@ class Evaluations:
             spent = duration_text(time.perf_counter() - self._began_s)
             note = f"waiting for the evaluation of step {self._pending.step:,}, which began {spent} ago"
             self._run.console.note(note)
-        began = time.perf_counter()
+        began = running_time()
         with self._run.clock("eval"):
             while self._pending is not None and not self._run.received_signal:
                 self._receive(1.0)
             self._run.ranks.barrier()
-        self._run.journal.evaluation_s += time.perf_counter() - began
+        self._run.journal.evaluation_s += running_time() - began
 
     def _receive(self, wait_s: float) -> None:
         assert self._process is not None and self._pending is not None
