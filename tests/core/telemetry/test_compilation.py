@@ -1,4 +1,4 @@
-"""Compilation by numba within a loop is excluded from its clocks."""
+"""Compilation by numba or torch.compile within a loop is excluded from its clocks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import torch
 from numba import njit
 
 from powerband.core.telemetry.compilation import compiled_s, exclude_compilation, running_time
@@ -78,3 +79,17 @@ def test_a_clock_that_no_longer_exists_is_not_kept() -> None:
     compiled = compiled_s()
     new_function()(1.0)
     assert compiled_s() > compiled
+
+
+def test_compilation_by_torch_is_excluded_too() -> None:
+    clock, function = PhaseClock(), torch.compile(lambda x: x.sin() + x.cos(), backend="eager")
+    exclude_compilation(clock)
+    clock.restart()
+    compiled = compiled_s()
+    with clock("update"):
+        first_s = timed(lambda: function(torch.ones(3)))
+    own_s = compiled_s() - compiled
+    assert 0 < own_s <= first_s and abs(clock.read().host["update"] - (first_s - own_s)) < 0.01
+    with clock("update"):
+        function(torch.zeros(3))
+    assert compiled_s() - compiled == own_s

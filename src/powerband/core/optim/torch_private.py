@@ -41,6 +41,14 @@ def kernel_intervals_ns(profiler: torch.profiler.profile) -> list[tuple[int, int
     return [(each.start_ns(), each.start_ns() + each.duration_ns()) for each in events]
 
 
+def listen_to_compilation(starts: Callable[[Any], None], ends: Callable[[Any], None]) -> None:
+    """From now on, calls `starts` before and `ends` after each compilation by `torch.compile`, with one argument."""
+    from torch._dynamo.callback import callback_handler
+
+    callback_handler.register_start_callback(starts)
+    callback_handler.register_end_callback(ends)
+
+
 def is_compiled(net: nn.Module) -> bool:
     """True if ``compile()`` was called on the network or on a part of it."""
     return any(module._compiled_call_impl is not None for module in net.modules())

@@ -191,8 +191,8 @@ class Run:
     def restart_clocks(self) -> None:
         """Restarts the elapsed time, the phase clock and the log interval.
 
-        `restore` calls it before the first step, to exclude loading of data and other preparation. Compilation by numba
-        in later steps is excluded, too.
+        `restore` calls it before the first step, to exclude loading of data and other preparation. Compilation in
+        later steps is excluded, too.
         """
         exclude_compilation(self.clock)
         self._started = running_time()

@@ -1,8 +1,8 @@
-"""Compilation: measures how long numba compiles functions, which is preparation and no training.
+"""Compilation: measures how long numba and torch.compile compile functions, which is preparation and no training.
 
-numba compiles a function at its first call, often within the first iterations of a loop, and stores the machine code on
-disk. Only the first run on a machine therefore compiles. The clocks of a run leave this time out, so that a time limit,
-rates and shares mean the same in every run.
+Both compile a function at its first call, within the first iterations of a loop. numba stores the machine code on disk,
+so that only the first run on a machine compiles. The clocks of a run leave this time out, so that a time limit, rates
+and shares mean the same in every run.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import threading
 import time
 import weakref
 from functools import cache
-from typing import Any
 
+from powerband.core.optim.torch_private import listen_to_compilation
 from powerband.core.telemetry.phase_clock import PhaseClock
 
 EVENT = "numba:compile"
@@ -23,7 +23,7 @@ class _Compilation:
     """Total of the process, and the clock and thread of the present loop.
 
     Attributes:
-        seconds: Seconds in which numba compiled functions on the thread of a loop.
+        seconds: Seconds in which functions were compiled on the thread of a loop.
     """
 
     def __init__(self) -> None:
@@ -32,14 +32,14 @@ class _Compilation:
         self.thread = self.depth = 0
         self.began = (0.0, 0.0, 0.0)
 
-    def starts(self) -> None:
+    def starts(self, *_: object) -> None:
         if threading.get_ident() != self.thread:
             return
         self.depth += 1
         if self.depth == 1:
             self.began = _now()
 
-    def ends(self) -> None:
+    def ends(self, *_: object) -> None:
         if threading.get_ident() != self.thread or not self.depth:
             return
         self.depth -= 1
@@ -56,18 +56,20 @@ _compilation = _Compilation()
 
 
 def exclude_compilation(clock: PhaseClock) -> None:
-    """From now on, leaves compilation by numba on this thread out of `clock` and of `running_time`.
+    """From now on, leaves compilation on this thread out of `clock` and of `running_time`.
 
-    This replaces the clock of an earlier call. It has no effect in a process that has not imported numba.
+    This replaces the clock of an earlier call. A compiler that the process has not imported by then is not observed.
     """
     _compilation.clock, _compilation.thread = weakref.ref(clock), threading.get_ident()
     _compilation.depth = 0
     if "numba" in sys.modules:
-        _listen()
+        _listen_to_numba()
+    if "torch._dynamo" in sys.modules:  # which calls of torch.compile import
+        _listen_to_dynamo()
 
 
 def compiled_s() -> float:
-    """Seconds of this process in which numba compiled functions for a loop, see `exclude_compilation`."""
+    """Seconds of this process in which functions were compiled for a loop, see `exclude_compilation`."""
     return _compilation.seconds
 
 
@@ -80,16 +82,16 @@ def _now() -> tuple[float, float, float]:
     return time.perf_counter(), time.process_time(), time.thread_time()
 
 
-@cache
-def _listen() -> None:
-    """Registers a listener for the events of numba; once per process."""
+@cache  # once per process
+def _listen_to_numba() -> None:
     from numba.core import event
 
     class Listener(event.Listener):
-        def on_start(self, event: Any) -> None:
-            _compilation.starts()
-
-        def on_end(self, event: Any) -> None:
-            _compilation.ends()
+        on_start, on_end = staticmethod(_compilation.starts), staticmethod(_compilation.ends)
 
     event.register(EVENT, Listener())
+
+
+@cache  # once per process
+def _listen_to_dynamo() -> None:
+    listen_to_compilation(_compilation.starts, _compilation.ends)

@@ -182,13 +182,11 @@ class Journal:
         return line
 
     def _tell_compilation(self) -> None:
-        """Prints how long numba has compiled functions since the last call, if it was long."""
+        """Prints how long functions were compiled since the last call, if it was long."""
         seconds = compiled_s() - self._told_s
         self._told_s += seconds
         if seconds >= TOLD_S:
-            self.console.note(
-                f"numba compiled functions for {duration_text(seconds)}, which does not count as training"
-            )
+            self.console.note(f"compilation took {duration_text(seconds)}, which does not count as training")
 
     def finish(self) -> None:
         """Writes ``trace.json`` if it has not been written yet."""
