@@ -26,6 +26,7 @@ ROWS = ROOT / "src" / "powerband" / "results" / "rows.json"
 PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "results.zh-CN.md")
 TRAINED = ("policy", "likeliest", "this run", "expert")
 """Policies of an evaluation that depend on the training; the others are baselines."""
+TEAM_METRICS = ("f1_mean", "f1_end", "roi_entropy_mean", "roi_entropy_end")
 TEXTS = (
     ("snakes-demo", "random", "decided_won", "{:.1%}"),
     ("snakes-demo", "greedy", "decided_won", "{:.1%}"),
@@ -35,12 +36,22 @@ TEXTS = (
     ("snakes-full", "snakes-demo", "decided_won", "{:.1%}"),
     ("snakes-full", "own checkpoint of 75 s", "decided_won", "{:.1%}"),
     ("ddpg-guide", "random", "decided_won", "{:.1%}"),
+    ("bicnet-guide", "random", "decided_won", "{:.1%}"),
+    ("bicnet-guide", "greedy", "decided_won", "{:.1%}"),
+    ("snakes-planes", "random", "decided_won", "{:.1%}"),
+    ("snakes-planes", "greedy", "decided_won", "{:.1%}"),
+    ("snakes-planes-32", "random", "decided_won", "{:.1%}"),
     ("uav-coma", "this run", "f1_mean", "{:.3f}"),
     ("uav-coma", "this run", "roi_entropy_mean", "{:.3f}"),
     ("uav-iac", "this run", "f1_mean", "{:.3f}"),
     ("uav-iac", "this run", "roi_entropy_mean", "{:.3f}"),
     ("uav-mappo", "this run", "f1_mean", "{:.3f}"),
     ("uav-mappo", "this run", "roi_entropy_mean", "{:.3f}"),
+    *(
+        (f"uav-{algo}-noisy", "this run", metric, "{:.3f}")
+        for algo in ("coma", "iac", "mappo")
+        for metric in TEAM_METRICS
+    ),
     ("uav-mappo-8-gpu", "this run", "f1_mean", "{:.3f}"),
     ("uav-mappo-8-gpu", "this run", "roi_entropy_mean", "{:.3f}"),
     ("uav-coma-8-gpu", "this run", "f1_mean", "{:.3f}"),
@@ -50,6 +61,8 @@ TEXTS = (
     ("sketchnav-ppo-blank", "policy", "success", "{:.1%}"),
     ("sketchnav-expert-first-smooth", "policy", "success", "{:.1%}"),
     ("sketchnav-expert-first-smooth", "likeliest", "success", "{:.1%}"),
+    ("sketchnav-expert-first-large", "policy", "success", "{:.1%}"),
+    ("sketchnav-expert-first-large", "likeliest", "success", "{:.1%}"),
     ("sketchnav-expert-first-varied", "policy", "success", "{:.1%}"),
     ("sketchnav-expert-first-varied", "likeliest", "success", "{:.1%}"),
     ("sketchnav-reward-smooth", "policy", "success", "{:.1%}"),
