@@ -62,7 +62,7 @@ class RunConfig:
     env_steps: Count = 1_000_000
     """Budget in environment steps over all ranks; 0 uses the budget of the stage, in recipes with several stages."""
     time_limit_s: Seconds = 0.0
-    """Seconds after which the run saves and ends, without those of compilation; 0 is no limit."""
+    """Seconds after which the run saves and ends; compilation does not count. 0 is no limit."""
     log_interval: Count = 0
     """Environment steps between two log lines; 0 uses log_interval_s."""
     log_interval_s: Seconds = 10.0
