@@ -73,12 +73,13 @@ def test_present_coordinates_change_nothing_and_promising_ones_change_one_thing(
 
 
 def test_a_narrow_network_is_tried_with_a_smaller_batch_and_more_updates_at_once() -> None:
-    narrow = space_of(CASES["sac"]).promising()[0]
-    assert space_of(CASES["sac"]).settings(narrow) == {
-        "off_policy.updates_per_interval": 2,
-        "off_policy.global_batch_size": 128,
-        "sac.hidden": (64, 64),
-    }
+    space = space_of(CASES["sac"])
+    narrow = {"off_policy.updates_per_interval": 2, "off_policy.global_batch_size": 128}
+    assert [space.settings(each) for each in space.promising()[:3]] == [
+        {**narrow, "sac.hidden": (64, 64)},
+        {**narrow, "sac.hidden": (128, 128), "sac.layer_norm": True, "sac.action_noise": "pink"},
+        {**narrow, "sac.hidden": (64, 64), "sac.action_noise": "pink"},
+    ]
     for fixed in ("sac.hidden", "off_policy.global_batch_size", "off_policy.update_interval"):
         changes = space_of(CASES["sac"], fixed=(fixed,)).promising()
         assert changes and not any(each.get("width") == -2 for each in changes)
@@ -107,6 +108,7 @@ def test_factors_are_applied() -> None:
     assert space.settings({"action_noise": 1}) == {"sac.action_noise": "pink"} and "action_noise" not in ppo.dimensions
     pink = space_of([*CASES["sac"], "sac.action_noise=pink"])
     assert pink.settings({"action_noise": 1}) == {"sac.action_noise": "white"}
+    assert space.settings({"layer_norm": 1}) == {"sac.layer_norm": True} and "layer_norm" not in ppo.dimensions
     few = space_of(["gym", "off_policy.num_envs=1"])
     assert few.dimensions["num_envs"][1:] == (0, 2)
 

@@ -112,9 +112,13 @@ def _discount(knobs: Knobs, factor: float) -> Values:
     return {"gamma": round(gamma, 5)} if 0 < gamma <= FINEST_HORIZON else {}
 
 
-def _annealing(knobs: Knobs, factor: float) -> Values:
-    """Switches annealing of the learning rate; the coordinate 1 means the opposite of the present value."""
-    return {"anneal_lr": not knobs.get("anneal_lr")} if factor == 2 else {}
+def _switch(name: str) -> Callable[[Knobs, float], Values]:
+    """Switches a setting on or off; the coordinate 1 means the opposite of the present value."""
+
+    def values(knobs: Knobs, factor: float) -> Values:
+        return {name: not knobs.get(name)} if factor == 2 else {}
+
+    return values
 
 
 def _action_noise(knobs: Knobs, factor: float) -> Values:
@@ -138,13 +142,21 @@ DIMENSIONS = (
     Dimension("batch", ("global_batch_size",), _whole("global_batch_size"), -1, 2),
     Dimension("width", ("hidden", "width"), _widths, -2, 1, -1),
     Dimension("horizon", ("gamma",), _discount, -1, 1),
-    Dimension("annealing", ("anneal_lr",), _annealing, 0, 1),
+    Dimension("annealing", ("anneal_lr",), _switch("anneal_lr"), 0, 1),
     Dimension("action_noise", ("action_noise",), _action_noise, 0, 1, 1),
+    Dimension("layer_norm", ("layer_norm",), _switch("layer_norm"), 0, 1, 1),
 )
 """All dimensions; a configuration has those whose settings it has and whose values the user has not fixed."""
-COMBINATIONS: tuple[Params, ...] = ({"width": -2, "batch": -1, "update_ratio": 1},)
-"""Changes of several dimensions that a search tries early. With a quarter of the width and half of the batch, an update
-on a CPU takes a fraction of the time, so that twice as many updates are still cheap."""
+NARROW: Params = {"batch": -1, "update_ratio": 1}
+"""Changes that go with narrower layers: half of the batch and twice the updates."""
+COMBINATIONS: tuple[Params, ...] = (
+    {"width": -2, **NARROW},
+    {"width": -1, **NARROW, "action_noise": 1, "layer_norm": 1},
+    {"width": -2, **NARROW, "action_noise": 1},
+)
+"""Changes of several dimensions that a search tries early. An update of narrow layers with half of the batch takes a
+fraction of the time on a CPU, so that twice as many updates are still cheap. Layer norms in the critics keep such
+frequent updates stable, and pink noise explores farther."""
 
 
 class LearningSpace:
