@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from powerband.core.errors import ConfigError
+from powerband.nets.chunks.short_convolution import ShortConv1d, ShortConvTranspose1d
 
 KERNEL, GROUPS = 5, 8
 TIME_WIDTH = 128
@@ -43,7 +44,7 @@ def conv_block(inputs: int, outputs: int) -> nn.Sequential:
         outputs: Output channels.
     """
     return nn.Sequential(
-        nn.Conv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), nn.GroupNorm(GROUPS, outputs), nn.Mish()
+        ShortConv1d(inputs, outputs, KERNEL, padding=KERNEL // 2), nn.GroupNorm(GROUPS, outputs), nn.Mish()
     )
 
 
@@ -60,7 +61,7 @@ class Residual(nn.Module):
         super().__init__()
         self.first, self.second = conv_block(inputs, outputs), conv_block(outputs, outputs)
         self.film = nn.Sequential(nn.Mish(), nn.Linear(condition, 2 * outputs))
-        self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+        self.skip = ShortConv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x_RCT: Tensor, condition: Tensor) -> Tensor:
         """Maps x (R rows, inputs, T actions of a chunk) to (R, outputs, T), given conditions (R, condition)."""
@@ -96,10 +97,10 @@ class ChunkUNet(nn.Module):
             return nn.ModuleList([Residual(inputs, outputs, features), Residual(outputs, outputs, features)])
 
         self.down = nn.ModuleList(level(*sizes) for sizes in zip((actions, *widths), widths, strict=False))
-        self.shorter = nn.ModuleList(nn.Conv1d(width, width, 3, 2, 1) for width in widths[:-1])
+        self.shorter = nn.ModuleList(ShortConv1d(width, width, 3, 2, 1) for width in widths[:-1])
         self.middle = level(widths[-1], widths[-1])
         upward = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
-        self.longer = nn.ModuleList(nn.ConvTranspose1d(low, low, 4, 2, 1) for low, _ in upward)
+        self.longer = nn.ModuleList(ShortConvTranspose1d(low, low, 4, 2, 1) for low, _ in upward)
         self.up = nn.ModuleList(level(low + high, high) for low, high in upward)
         self.out = nn.Sequential(conv_block(widths[0], widths[0]), nn.Conv1d(widths[0], actions, 1))
 
