@@ -240,6 +240,7 @@ CASES = {
     **{f"uav-{algo}": team(algo) for algo in TEAM_VARIANTS},
     **{f"uav-{algo}-8": team(algo, "n_agents=8") for algo in TEAM_VARIANTS},
     **{f"uav-{algo}-noisy": team(algo, "world.sensor_noise=0.1,0.35,0.42") for algo in TEAM_VARIANTS},
+    "uav-mappo-hard": team("mappo", "world.truth=field", "world.failure_rate=1"),
     "uav-mappo-f1": team("mappo", "world.reward=f1", "env_steps=200000", "time_limit_s=0"),
     "uav-mappo-8-f1": team("mappo", "n_agents=8", "world.reward=f1", "env_steps=120000", "time_limit_s=0"),
     **{f"uav-{algo}-8-gpu": team_on_gpu(algo) for algo in TEAM_VARIANTS},
