@@ -233,6 +233,20 @@ def test_the_precision_of_accelerate_launch_is_the_default(monkeypatch: pytest.M
     assert launched_precision(Config(run=RunConfig(resume="last"))) == "", "a resume keeps what the run computes in"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("rdt.objective=regression rdt.sample_steps=8", "rdt.sample_steps=8: no effect with rdt.objective=regression"),
+        ("rdt.optimizer=factored rdt.betas=0.8,0.9 rdt.eps=1e-6", "rdt.betas=0.8,0.9, rdt.eps=1e-06: no effect with"),
+        ("rdt.objective=regression rdt.optimizer=factored", ""),
+        ("rdt.sample_steps=8 rdt.noise_steps=100 rdt.eps=1e-6", ""),
+    ],
+)
+def test_options_of_the_policy_without_effect_are_named(arguments: str, message: str) -> None:
+    notices = configure("libero", arguments.split())[2].notices
+    assert len(notices) == bool(message) and all(message in each for each in notices)
+
+
 def test_fsdp_version_1_is_refused(demos_dir, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     assert "FSDP 1" in error_message(capsys, *SMOKE[1:], f"demos_dir={demos_dir}", f"run_dir={tmp_path / 'r'}")

@@ -8,9 +8,10 @@ import functools
 import inspect
 import textwrap
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Annotated, Any
 
 from powerband.core.config.flags import Flag
@@ -214,6 +215,13 @@ def fields_table(schema: type, only: tuple[str, ...] = (), title: str = "") -> s
         lines.append(f"  {field.path}={value_text(field.default)}  ({describe_kind(field.kind)})")
         lines += [f"      {field.help}"] * bool(field.help)
     return "\n".join(lines)
+
+
+def not_default(config: Any, paths: Iterable[str]) -> dict[str, Any]:
+    """Returns those of the settings `paths` (qualified names) whose value in `config` is not their default."""
+    default = type(config)()
+    values = {path: attrgetter(path)(config) for path in paths}
+    return {path: value for path, value in values.items() if value != attrgetter(path)(default)}
 
 
 def value_text(value: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, cast
 
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import FilePath, Frames, NoiseScale, Range, Size, SizeOrZero, Workers, check_ranges
+from powerband.core.config.schema import not_default, value_text
 from powerband.core.errors import ConfigError
 from powerband.core.ranks import launch
 from powerband.loops.config import OfflineConfig
@@ -24,6 +25,9 @@ from powerband.recipes.libero.env.tasks import (
     find_task,
 )
 from powerband.recipes.libero.settings import ImageEncoderConfig, Quality, RDTConfig, StatisticsKind
+
+UNUSED = (("objective", "regression", ("noise_steps", "sample_steps")), ("optimizer", "factored", ("betas", "eps")))
+"""Option of the policy, its value, and the options of the policy that then have no effect."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +181,15 @@ def launched_precision(config: Config) -> Literal["", "bf16", "fp16"]:
 
 
 def notices(config: Config) -> list[str]:
-    """Returns messages for the user about settings that come from environment variables of ``accelerate launch``."""
+    """Returns messages about a precision that ``accelerate launch`` sets, and about options that have no effect."""
     precision = launched_precision(config)
-    return [f"precision={precision}: the value of accelerate launch --mixed_precision."] if precision else []
+    found = [f"precision={precision}: the value of accelerate launch --mixed_precision."] if precision else []
+    for option, value, without_effect in UNUSED:
+        names = (f"rdt.{name}" for name in without_effect)
+        unused = ", ".join(f"{name}={value_text(each)}" for name, each in not_default(config, names).items())
+        if getattr(config.rdt, option) == value and unused:
+            found.append(f"{unused}: no effect with rdt.{option}={value}. Leave it out.")
+    return found
 
 
 def check(config: Config, world_size: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 from powerband.algos.chunks.settings import ChunkConfig
@@ -20,7 +19,7 @@ from powerband.core.config.ranges import (
     Workers,
     check_ranges,
 )
-from powerband.core.config.schema import fields_of
+from powerband.core.config.schema import fields_of, not_default
 from powerband.core.config.texts import shortened, some_of
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import expected_ranks
@@ -228,12 +227,7 @@ def notices(config: Config) -> list[str]:
 
 def _unused_by_draw(config: Config) -> list[str]:
     """Returns a message about the options that the stage draw takes from the run of its policy instead."""
-    default = Config()
-    unused = [
-        path
-        for path in fields_of(Config)
-        if path not in DRAW_OPTIONS and attrgetter(path)(config) != attrgetter(path)(default)
-    ]
+    unused = not_default(config, (path for path in fields_of(Config) if path not in DRAW_OPTIONS))
     message = f"{some_of(unused)}: no effect on the stage draw, which uses the settings of the run of policy."
     return [message] if unused else []
 

@@ -12,6 +12,7 @@ from powerband.algos.settings import DDPGConfig, PPOConfig
 from powerband.core.config import RunConfig
 from powerband.core.config.ranges import Interval, Range, Share, SizeOrZero, check_ranges
 from powerband.core.config.saved import named_run, recipe_of
+from powerband.core.config.schema import not_default
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.core.machine.device import expected_ranks
@@ -169,9 +170,7 @@ def notices(config: Config) -> list[str]:
 
 def _changed(config: Config, *options: str) -> str:
     """Returns those of the options that do not have their default, as the user writes them; "" if none."""
-    return ", ".join(
-        f"{name}={getattr(config, name)}" for name in options if getattr(config, name) != getattr(Config, name)
-    )
+    return ", ".join(f"{name}={value}" for name, value in not_default(config, options).items())
 
 
 def _notices_of_mirrored(config: Config) -> list[str]:
