@@ -37,6 +37,8 @@ class MapNet(nn.Module):
     def forward(self, x_RCHW: Tensor) -> Tensor:
         """Maps (R rows, channels, 11, 11) to (R, outputs) float32; the last layer runs in the dtype of its weights."""
         convs, x = list(self.convs), x_RCHW
+        if x.device.type == "cpu":  # convolutions of a CPU are 1.2 times as fast with this memory format
+            x = x.contiguous(memory_format=torch.channels_last)
         for conv in convs[:-1]:
             x = torch.relu(conv(x))
         last = convs[-1]
