@@ -52,6 +52,7 @@ TEXTS = (
         for algo in ("coma", "iac", "mappo")
         for metric in TEAM_METRICS
     ),
+    *(("uav-mappo-hard", policy, metric, "{:.3f}") for policy in ("this run", "greedy") for metric in TEAM_METRICS),
     ("uav-mappo-8-gpu", "this run", "f1_mean", "{:.3f}"),
     ("uav-mappo-8-gpu", "this run", "roi_entropy_mean", "{:.3f}"),
     ("uav-coma-8-gpu", "this run", "f1_mean", "{:.3f}"),
