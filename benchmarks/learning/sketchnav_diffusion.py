@@ -67,7 +67,7 @@ def median_seconds(learner: NavigationLearner, spec: EnvSpec, rows: int) -> floa
     seconds = []
     for _ in range(REPEATS):
         start = time.perf_counter()
-        learner.act(obs, None, explore=False)
+        learner.act(obs, learner.initial_carry(rows), explore=False)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
 
