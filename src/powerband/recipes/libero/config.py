@@ -26,7 +26,10 @@ from powerband.recipes.libero.env.tasks import (
 )
 from powerband.recipes.libero.settings import ImageEncoderConfig, Quality, RDTConfig, StatisticsKind
 
-UNUSED = (("objective", "regression", ("noise_steps", "sample_steps")), ("optimizer", "factored", ("betas", "eps")))
+WITHOUT_EFFECT = (
+    ("objective", "regression", ("noise_steps", "sample_steps")),
+    ("optimizer", "factored", ("betas", "eps")),
+)
 """Option of the policy, its value, and the options of the policy that then have no effect."""
 
 
@@ -184,11 +187,11 @@ def notices(config: Config) -> list[str]:
     """Returns messages about a precision that ``accelerate launch`` sets, and about options that have no effect."""
     precision = launched_precision(config)
     found = [f"precision={precision}: the value of accelerate launch --mixed_precision."] if precision else []
-    for option, value, without_effect in UNUSED:
-        names = (f"rdt.{name}" for name in without_effect)
+    for option, value, unused_options in WITHOUT_EFFECT:
+        names = (f"rdt.{name}" for name in unused_options)
         unused = ", ".join(f"{name}={value_text(each)}" for name, each in not_default(config, names).items())
         if getattr(config.rdt, option) == value and unused:
-            found.append(f"{unused}: no effect with rdt.{option}={value}. Leave it out.")
+            found.append(f"{unused}: no effect with rdt.{option}={value}.")
     return found
 
 
