@@ -22,6 +22,7 @@ from powerband.recipes.uav.env.env import UavEnv
 from powerband.recipes.uav.evaluation import fly_missions
 from powerband.recipes.uav.images import draw_curves
 from powerband.recipes.uav.learner import load_other_run
+from powerband.recipes.uav.settings import World
 
 
 def finalized(*arguments: str) -> Config:
@@ -201,6 +202,7 @@ def test_media_show_the_first_evaluated_setting_and_the_table_is_json(base, tmp_
     with pytest.raises(RuntimeError, match="no film"):
         cli.main(["eval", str(run), "episodes=1", "policies=none", "n_agents=2,3", "comm_range_m=inf,15"])
     assert titles == ["2 UAVs, communication range inf m"]
+    assert comparison._title(World(failure_rate=0.5)) == "4 UAVs, communication range 25 m, 50% of the messages lost"
     assert [(world.n_agents, world.comm_range_m) for world in worlds] == [(2, float("inf"))]
     text = (run / "eval-missions.json").read_text()
     stored = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

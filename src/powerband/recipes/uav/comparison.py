@@ -117,9 +117,10 @@ def _ranges(world: World, comm_ranges_m: tuple[float, ...]) -> list[World]:
 
 
 def _title(world: World) -> str:
-    """Returns the team size and the communication range of `world`, as a title of curves."""
+    """Returns team size, communication range and the share of lost messages of `world`, as a title of curves."""
     comm_range = "random" if world.random_comm_range else f"{world.comm_range_m:g} m"
-    return f"{world.n_agents} UAVs, communication range {comm_range}"
+    lost = f", {world.failure_rate:.0%} of the messages lost" if world.failure_rate else ""
+    return f"{world.n_agents} UAVs, communication range {comm_range}{lost}"
 
 
 def _line(row: dict[str, Any]) -> str:
