@@ -32,10 +32,10 @@ def main() -> None:
     rows = []
     for width, batch in SIZES:
         implementations = {"sb3": sb3_sac(INPUTS, ACTIONS, batch, width)}
-        for name, fused in (("PyTorch", False), ("fused", True)):
-            settings = SACConfig(hidden=(width, width), fused=fused)
-            if fused and not settings.can_be_fused:
-                continue
+        for name, fused, layer_norm in (
+            ("PyTorch", False, False), ("fused", True, False), ("fused, layer norms", True, True)
+        ):  # fmt: skip
+            settings = SACConfig(hidden=(width, width), fused=fused, layer_norm=layer_norm)
             implementations[name] = sac_on_device(INPUTS, ACTIONS, batch, settings, RankContext.single())[0]
         times = measure(implementations, arguments.rounds, 20)
         rows.append({"width": width, "batch": batch, "cpu_ms": times})

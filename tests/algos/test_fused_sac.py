@@ -55,6 +55,19 @@ def test_gradients_of_a_saturated_policy_equal_those_of_autograd():
         assert (own.grad - other.grad).norm() < 1e-4 * other.grad.norm()
 
 
+@pytest.mark.parametrize("larger", [0, 1])
+@pytest.mark.parametrize("layer_norm", [True, False])
+def test_gradients_equal_those_of_autograd_if_one_critic_is_the_smaller_one_in_every_row(larger, layer_norm):
+    plain, fused = pair(layer_norm=layer_norm)
+    with torch.no_grad():
+        for each in (plain, fused):
+            each.critic.biases[-1][larger].add_(100.0)
+    data = batch()
+    plain.update(data), fused.update(data)
+    assert plain.actor_adam.grad.norm() > 0
+    assert (fused.actor_adam.grad - plain.actor_adam.grad).norm() < 1e-4 * plain.actor_adam.grad.norm()
+
+
 @pytest.mark.parametrize("explore", [True, False])
 def test_actions_equal_those_of_pytorch_and_use_the_same_draws(explore):
     plain, fused = pair()

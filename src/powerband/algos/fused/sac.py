@@ -30,6 +30,7 @@ from powerband.nets.compiled import mlp, product
 from powerband.nets.compiled.mlp import (
     RELU,
     backward,
+    chosen_rows,
     forward,
     input_gradient,
     joined,
@@ -185,16 +186,23 @@ def kernels() -> tuple[Any, Any, Any]:
         x = joined(obs, action)
         first_activations, first = forward(critics, layers[0], x)
         second_activations, second = forward(critics, layers[1], x)
-        q_grad = np.zeros((2, len(obs), 1), np.float32)
+        smaller = np.empty(len(obs), np.int64)
         figures[:] = 0
         for r in range(len(obs)):
-            smaller = 0 if first[r, 0] <= second[r, 0] else 1
-            q_grad[smaller, r, 0] = -ONE / rows
-            figures[0] += (alpha * log_prob[r] - (first[r, 0] if smaller == 0 else second[r, 0])) / rows
+            smaller[r] = 0 if first[r, 0] <= second[r, 0] else 1
+            figures[0] += (alpha * log_prob[r] - (first[r, 0] if smaller[r] == 0 else second[r, 0])) / rows
             figures[1] += log_prob[r] / rows
-        action_grad = input_gradient(critics, layers[0], first_activations, q_grad[0])
-        action_grad += input_gradient(critics, layers[1], second_activations, q_grad[1])
-        squashed_backward(outputs, normal, action, action_grad[:, -width:], alpha / rows)
+        action_grad = np.empty((len(obs), width), np.float32)
+        for member in range(2):
+            activations = first_activations if member == 0 else second_activations
+            chosen = np.flatnonzero(smaller == member)  # the minimum has no gradient for the other critic
+            activations = chosen_rows(activations, layers[member], len(obs), chosen)
+            q_grad = np.full((len(chosen), 1), -ONE / rows, np.float32)
+            x_grad = input_gradient(critics, layers[member], activations, q_grad)
+            for i in range(len(chosen)):
+                for d in range(width):
+                    action_grad[chosen[i], d] = x_grad[i, obs.shape[1] + d]
+        squashed_backward(outputs, normal, action, action_grad, alpha / rows)
         grad[:] = 0
         backward(policy[0], policy[1], obs, policy_activations, outputs.copy(), grad)
         grad[log_alpha_at] = -(figures[1] + target_entropy)

@@ -12,13 +12,33 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from powerband.core.optim.flat_adam import ALIGNMENT, FLUSH_BELOW
+from powerband.core.optim.flat_adam import FLUSH_BELOW
 
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-"""Options of `njit`: "contract" allows fused multiply-adds, which do not depend on the run. No sum is reordered, so a
-machine repeats its results bit for bit."""
+"""Options of `njit`: "contract" allows fused multiply-adds, which do not depend on the run."""
 compiled = njit(**OPTIONS)
+reduction = njit(**OPTIONS | {"fastmath": {"contract", "reassoc"}})
+"""Like `compiled`, for functions that return one sum. The compiler splits the sum into partial sums, one per entry of a
+vector register. Their order is fixed when the function is compiled, so a machine repeats the result bit for bit."""
 ONE, TINY, SMALL = np.float32(1), np.float32(FLUSH_BELOW), np.float32(1e-6)
+
+
+@reduction
+def scalar_product(a, b):
+    """Returns the sum of a b over two arrays (n,)."""
+    result = np.float32(0)
+    for i in range(a.size):
+        result += a[i] * b[i]
+    return result
+
+
+@reduction
+def total(a):
+    """Returns the sum of an array (n,)."""
+    result = np.float32(0)
+    for i in range(a.size):
+        result += a[i]
+    return result
 
 
 @compiled
@@ -28,14 +48,7 @@ def clip_grad_(grad, max_norm):
     Returns:
         The 2-norm before the scaling.
     """
-    partial = np.zeros(ALIGNMENT, np.float32)
-    for start in range(0, grad.size, ALIGNMENT):
-        for lane in range(ALIGNMENT):
-            partial[lane] += grad[start + lane] * grad[start + lane]
-    total = np.float32(0)
-    for lane in range(ALIGNMENT):
-        total += partial[lane]
-    norm = math.sqrt(total)
+    norm = math.sqrt(scalar_product(grad, grad))
     factor = max_norm / (norm + SMALL)
     if not factor >= ONE:  # true for NaN too, which must not be hidden
         for i in range(grad.size):

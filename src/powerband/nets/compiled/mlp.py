@@ -22,7 +22,7 @@ from collections.abc import Iterable
 import numpy as np
 from torch import Tensor, nn
 
-from powerband.core.optim.compiled_adam import compiled
+from powerband.core.optim.compiled_adam import compiled, scalar_product, total
 from powerband.nets.compiled.product import add_product
 from powerband.nets.mlp import TwinMLP
 
@@ -118,7 +118,8 @@ def activate_(x, activation):
         tanh_(x)
     elif activation == RELU:
         for i in range(x.size):
-            x[i] = NOUGHT if x[i] < NOUGHT else x[i]  # NaN stays NaN
+            # NaN stays NaN. Without the sum, LLVM stores only the entries below 0, which is slow on some processors.
+            x[i] = NOUGHT if x[i] < NOUGHT else x[i] + NOUGHT
 
 
 @compiled
@@ -142,38 +143,19 @@ def block_size(rows, outputs, activation):
 
 
 @compiled
-def scalar_product(a, b):
-    """Returns the sum of a b over two arrays (n,). Eight partial sums do not wait for each other."""
-    s0, s1, s2, s3, s4, s5, s6, s7 = NOUGHT, NOUGHT, NOUGHT, NOUGHT, NOUGHT, NOUGHT, NOUGHT, NOUGHT
-    whole = a.size - a.size % 8
-    for i in range(0, whole, 8):
-        s0 += a[i] * b[i]
-        s1 += a[i + 1] * b[i + 1]
-        s2 += a[i + 2] * b[i + 2]
-        s3 += a[i + 3] * b[i + 3]
-        s4 += a[i + 4] * b[i + 4]
-        s5 += a[i + 5] * b[i + 5]
-        s6 += a[i + 6] * b[i + 6]
-        s7 += a[i + 7] * b[i + 7]
-    result = ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))
-    for i in range(whole, a.size):
-        result += a[i] * b[i]
-    return result
-
-
-@compiled
 def normalise_rows_(x, factor):
     """Shifts and scales each row of x (R, O) to mean 0 and variance 1 in place; writes the factors to `factor` (R,)."""
     width = x.shape[1]
-    ones, share = np.ones(width, np.float32), ONE / np.float32(width)
+    share = ONE / np.float32(width)
     for r in range(len(x)):
-        mean = scalar_product(x[r], ones) * share
+        row = x[r]
+        mean = total(row) * share
         for o in range(width):
-            x[r, o] -= mean
-        scale = ONE / np.float32(math.sqrt(scalar_product(x[r], x[r]) * share + NORM_EPSILON))
+            row[o] -= mean
+        scale = ONE / np.float32(math.sqrt(scalar_product(row, row) * share + NORM_EPSILON))
         factor[r] = scale
         for o in range(width):
-            x[r, o] *= scale
+            row[o] *= scale
 
 
 @compiled
@@ -196,15 +178,15 @@ def norm_relu_backward_(grad, normal, factor):
         factor: Factors (R,) by which the norm multiplied its rows.
     """
     width = grad.shape[1]
-    ones, share = np.ones(width, np.float32), ONE / np.float32(width)
+    share = ONE / np.float32(width)
     for r in range(len(grad)):
+        row, normals, scale = grad[r], normal[r], factor[r]
         for o in range(width):
-            grad[r, o] = grad[r, o] if normal[r, o] > NOUGHT else NOUGHT
-        mean = scalar_product(grad[r], ones) * share
-        slope = scalar_product(grad[r], normal[r]) * share
-        scale = factor[r]
+            row[o] = row[o] if normals[o] > NOUGHT else NOUGHT
+        mean = total(row) * share
+        slope = scalar_product(row, normals) * share
         for o in range(width):
-            grad[r, o] = scale * (grad[r, o] - mean - normal[r, o] * slope)
+            row[o] = scale * (row[o] - mean - normals[o] * slope)
 
 
 @compiled
@@ -229,10 +211,15 @@ def forward(theta, layers, x):
         weight = theta[weight_at : weight_at + num_outputs * num_inputs].reshape(num_outputs, num_inputs)
         flat = activations[start : start + rows * num_outputs]
         out = flat.reshape(rows, num_outputs)
+        bias = theta[bias_at : bias_at + num_outputs]
         for r in range(rows):
             for o in range(num_outputs):
-                out[r, o] = theta[bias_at + o]
-        add_product(out, inputs, weight.T)
+                out[r, o] = bias[o]
+        if num_outputs == 1:  # a tile of `add_product` would compute 16 columns
+            for r in range(rows):
+                out[r, 0] += scalar_product(inputs[r], weight[0])
+        else:
+            add_product(out, inputs, weight.T)
         start += rows * num_outputs
         if activation == NORM_RELU:
             normalise_rows_(out, activations[start : start + rows])
@@ -313,6 +300,35 @@ def input_gradient(theta, layers, activations, out_grad):
             activation_backward_(in_grad, activations, end, layers[layer - 1, 4])
         out_grad = in_grad
     return out_grad
+
+
+@compiled
+def chosen_rows(activations, layers, rows, chosen):
+    """Returns the array `activations` that `forward` would compute from some of its rows alone.
+
+    Args:
+        activations: First result of `forward` for `rows` rows.
+        layers: Layers of the network (L, 5) int64, as in `forward`.
+        rows: Number of rows.
+        chosen: Indices (n,) int64 of the n rows of the result.
+    """
+    size, start, end = 0, 0, 0
+    for layer in range(len(layers)):
+        size += block_size(len(chosen), layers[layer, 2], layers[layer, 4])
+    result = np.empty(size, np.float32)
+    for layer in range(len(layers)):
+        width, activation = layers[layer, 2], layers[layer, 4]
+        outputs = activations[start : start + rows * width].reshape(rows, width)
+        kept = result[end : end + len(chosen) * width].reshape(len(chosen), width)
+        for i in range(len(chosen)):
+            for o in range(width):
+                kept[i, o] = outputs[chosen[i], o]
+        start, end = start + rows * width, end + len(chosen) * width
+        if activation == NORM_RELU:  # the factors of the rows follow
+            for i in range(len(chosen)):
+                result[end + i] = activations[start + chosen[i]]
+            start, end = start + rows, end + len(chosen)
+    return result
 
 
 @compiled
