@@ -19,7 +19,7 @@ from powerband.core.rank_context import RankContext
 from updates import measure, sac_on_device, sb3_sac
 
 INPUTS, ACTIONS = 39, 4
-SIZES = ((64, 64), (64, 128), (64, 256), (128, 128), (128, 256), (256, 256))
+SIZES = ((64, 64), (64, 128), (64, 256), (128, 128), (128, 256), (256, 256), (400, 256), (512, 256))
 """(width, batch) of the measured updates."""
 
 

@@ -95,7 +95,7 @@ def test_compiled_functions_match_their_cache_in_the_next_process():
 @pytest.mark.parametrize(
     ("options", "precision"),
     [
-        ({"hidden": (16, 257)}, "fp32"),
+        ({"hidden": (16, 513)}, "fp32"),
         ({"compile": True}, "fp32"),
         ({"dueling": True}, "fp32"),
         ({"quantiles": 3}, "fp32"),

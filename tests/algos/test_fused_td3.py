@@ -81,7 +81,7 @@ def test_compiled_functions_match_their_cache_in_the_next_process():
 
 
 @pytest.mark.parametrize(
-    ("options", "precision"), [({"hidden": (16, 257)}, "fp32"), ({"compile": True}, "fp32"), ({}, "bf16")], ids=str
+    ("options", "precision"), [({"hidden": (16, 513)}, "fp32"), ({"compile": True}, "fp32"), ({}, "bf16")], ids=str
 )
 def test_unsupported_settings_use_pytorch(options, precision):
     assert learner(True, precision, **options).fused is None

@@ -31,7 +31,7 @@ Communication = Literal["none", "lstm"]
 ActionNoise = Literal["white", "pink"]
 
 
-FUSED_WIDTH = 256
+FUSED_WIDTH = 512
 """Units of a hidden layer up to which the compiled functions of SAC, TD3 and DQN are faster than PyTorch."""
 
 
@@ -73,7 +73,7 @@ class SACConfig:
     """Compile the losses with torch.compile; on CUDA also random numbers and optimiser steps, for CUDA graphs."""
     fused: bool = True
     """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 256 units, and observations need no encoder."""
+    a CPU in fp32 if no hidden layer has more than 512 units, and observations need no encoder."""
 
     @property
     def can_be_fused(self) -> bool:
@@ -116,7 +116,7 @@ class TD3Config:
     """Compile the losses with torch.compile."""
     fused: bool = True
     """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 256 units and observations need no encoder."""
+    a CPU in fp32 if no hidden layer has more than 512 units and observations need no encoder."""
 
     @property
     def can_be_fused(self) -> bool:
@@ -215,7 +215,7 @@ class DQNConfig:
     """Compile the loss with torch.compile."""
     fused: bool = True
     """Compute values and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 256 units, observations need no encoder, and neither dueling nor
+    a CPU in fp32 if no hidden layer has more than 512 units, observations need no encoder, and neither dueling nor
     quantiles is set."""
 
     def __post_init__(self) -> None:
