@@ -1,8 +1,9 @@
-"""CPU time per update of TD3, compared with Stable-Baselines3, tianshou and TorchRL.
+"""CPU time per update of TD3 and FastTD3, compared with TD3 of Stable-Baselines3, tianshou and TorchRL.
 
 Every implementation samples its batch from its own replay, updates both critics in every update and actor and targets
 in every second one, runs in one process on one thread, and uses Adam. They are interleaved; each result is the median
-over rounds. The benchmark measures CPU time, as `updates.py` does.
+over rounds. The benchmark measures CPU time, as `updates.py` does. FastTD3 learns distributions with 101 atoms; its
+batches usually have 512 rows.
 
     pip install 'powerband[peers,more-peers]'
     python benchmarks/updates/td3_updates.py --json benchmarks/results/td3_updates.json
@@ -21,7 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from powerband.algos.settings import TD3Config
+from powerband.algos.fast_td3 import FastTD3
+from powerband.algos.settings import FastTD3Config, TD3Config
 from powerband.algos.td3 import TD3
 from powerband.core.machine.device import host_facts
 from powerband.core.optim.precision import PrecisionName
@@ -43,12 +45,17 @@ def layers(inputs: int, outputs: int, width: int, *last: nn.Module) -> nn.Sequen
     return nn.Sequential(*hidden, nn.Linear(width, outputs), *last)
 
 
-def powerband_td3(width: int, batch: int, precision: PrecisionName = "fp32") -> Update:
-    """Returns the update of powerband's TD3."""
+def powerband_update(width: int, batch: int, precision: PrecisionName = "fp32", fast: bool = False) -> Update:
+    """Returns the update of powerband's TD3, or of its FastTD3."""
     bounds = {"low": torch.full((ACTIONS,), -1.0), "high": torch.ones(ACTIONS)}
     spec = EnvSpec(TensorSpec((INPUTS,)), TensorSpec((ACTIONS,)), **bounds)
     context = RankContext.single(precision=precision)
-    learner = TD3(spec, TD3Config(hidden=(width, width)), context)
+    sizes = (width, width)
+    learner = (
+        FastTD3(spec, FastTD3Config(hidden=sizes, critic_hidden=sizes), context)
+        if fast
+        else TD3(spec, TD3Config(hidden=sizes), context)
+    )
     fields = {"obs": spec.obs, "next_obs": spec.obs, "action": spec.action, "reward": TensorSpec(())}
     replay = Replay(ROWS, ROWS, "cpu", {**fields, "terminated": TensorSpec((), torch.bool)})
     obs, action = torch.from_numpy(OBS), torch.rand(ROWS, ACTIONS) * 2 - 1
@@ -170,9 +177,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     results: dict[str, Any] = {}
-    for width, batch in ((64, 256), (256, 100), (256, 256)):
+    for width, batch in ((64, 256), (256, 100), (256, 256), (256, 512)):
         torch.manual_seed(0)
-        implementations = {"powerband": powerband_td3(width, batch), "bf16": powerband_td3(width, batch, "bf16")}
+        implementations = {
+            "powerband": powerband_update(width, batch),
+            "bf16": powerband_update(width, batch, "bf16"),
+            "FastTD3": powerband_update(width, batch, fast=True),
+        }
         for name, make in PEERS.items():
             try:
                 implementations[name] = make(width, batch)

@@ -227,18 +227,20 @@ def check(config: Config, world_size: int) -> None:
     config.offline.refuse_device("chunks are read from frames in memory-mapped files")
 
 
+TINY: dict[str, Any] = {
+    "run.precision": "auto",
+    "offline.global_batch_size": 32,
+    "updates": 2_000,
+    "rdt.lr": 5e-4,
+    "rdt.lr_warmup_updates": 100,
+    "rdt.horizon": 16,
+    "rdt.exec_horizon": 4,
+    "net.subsample": 2,
+    "net.patch": 32,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "run.precision": "auto",
-        "offline.global_batch_size": 32,
-        "updates": 2_000,
-        "rdt.lr": 5e-4,
-        "rdt.lr_warmup_updates": 100,
-        "rdt.horizon": 16,
-        "rdt.exec_horizon": 4,
-        "net.subsample": 2,
-        "net.patch": 32,
-    },
+    "tiny": TINY,
+    "keyframe": {**TINY, "frames": 1, "updates": 10_000, "rdt.keyframe_coef": 0.5},  # one policy of many tasks
     "smoke": {
         "max_steps": 120,  # the script needs about 75
         "quality": "plain",  # compiling and simplifying takes longer than some hundred slow frames
