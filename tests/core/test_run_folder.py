@@ -27,3 +27,12 @@ def test_a_folder_that_existed_is_not_new_and_a_file_is_refused(tmp_path: Path) 
     (tmp_path / "a" / "run.json").write_text("{}")
     with pytest.raises(ConfigError, match="already contains a run"):
         claim_run_folder("", str(tmp_path / "a"), "toy")
+
+
+@pytest.mark.parametrize("name", ["config.json", "events.out.tfevents.1.host", "checkpoints/90000"])
+def test_files_of_another_program_are_not_taken_for_those_of_a_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match=f"contains {name}, which the run would overwrite or remove"):
+        claim_run_folder("", str(tmp_path), "toy")
+    assert (tmp_path / name).read_text() == "mine"

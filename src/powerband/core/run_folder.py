@@ -66,7 +66,7 @@ def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool
         The folder, and True if it did not exist before.
 
     Raises:
-        ConfigError: The folder contains another run, or cannot be written.
+        ConfigError: The folder contains another run or files of its names, or cannot be written.
     """
     if resume:
         return find_run(resume), False
@@ -76,6 +76,10 @@ def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool
             f"run_dir={folder} already contains a run, which would be overwritten. "
             f"Choose another run_dir, or continue the run with resume={folder}."
         )
+    if found := _in_the_way(folder):
+        raise ConfigError(
+            f"run_dir={folder} contains {found}, which the run would overwrite or remove. Choose another run_dir."
+        )
     try:
         created = create_folder(folder)
         probe = folder / ".writable"
@@ -84,6 +88,20 @@ def claim_run_folder(resume: str, run_dir: str, recipe: str) -> tuple[Path, bool
     except OSError as error:
         raise ConfigError(f"run_dir={folder} cannot be written ({error.strerror}). Choose another run_dir.") from error
     return folder, created
+
+
+def _in_the_way(folder: Path) -> str:
+    """Name of a file or checkpoint in `folder` that a new run would overwrite or remove; "" without one."""
+    if not folder.is_dir():
+        return ""
+    files = sorted(path.name for path in folder.iterdir() if _is_of_a_run(path.name))
+    checkpoints = sorted(f"checkpoints/{path.name}" for path in (folder / "checkpoints").glob("[0-9]*"))
+    return next(iter(files + checkpoints), "")
+
+
+def _is_of_a_run(name: str) -> bool:
+    """True for the files that a run writes before its first update, and for hidden ones of `replace_text`."""
+    return name.removeprefix(".").removesuffix(".new") in RUN_FILES or name.startswith("events.out.tfevents")
 
 
 def create_folder(folder: Path) -> bool:
@@ -149,10 +167,7 @@ def remove_unused_run(folder: Path, created: bool) -> None:
     """
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
-            # a kill may leave the hidden file of `replace_text`
-            if path.name.removeprefix(".").removesuffix(".new") in RUN_FILES or path.name.startswith(
-                "events.out.tfevents"
-            ):
+            if _is_of_a_run(path.name):
                 path.unlink()
         if created:
             for path in sorted(folder.rglob("*"), reverse=True):

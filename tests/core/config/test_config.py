@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,21 @@ def test_resume_continues_with_the_saved_settings(tmp_path: Path) -> None:
     assert "does not exist" in refused("resume=nowhere")
     with pytest.raises(ConfigError, match="contains no run"):
         find_run("last", tmp_path)
+
+
+def test_resume_last_names_the_same_run_when_another_one_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first, second = tmp_path / "runs" / "a", tmp_path / "runs" / "b"
+    for folder in (first, second):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(to_json(read("seed=5").config))
+    (first / "run.json").write_text("{}")
+    resolved = read("resume=last")
+    (second / "run.json").write_text("{}")
+    os.utime(first / "run.json", (0, 0))
+    assert find_run("last") == Path("runs/b") and find_run(resolved.config.run.resume) == first
 
 
 def test_resume_in_a_file_is_not_followed(tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ def test_restarted_ranks_continue_the_run_of_their_launcher_only(tmp_path, launc
     assert restarts.finish() == 2
 
 
-def test_a_restart_keeps_what_was_learned_after_the_checkpoint_that_the_command_resumes(tmp_path, launcher, capsys):
+def test_a_restart_keeps_what_was_learned_after_the_checkpoint_that_the_command_resumes(
+    tmp_path, launcher, capsys, monkeypatch
+):
     run = tmp_path / "run"
 
     def resume(target: str, steps: int) -> str:
@@ -64,10 +66,12 @@ def test_a_restart_keeps_what_was_learned_after_the_checkpoint_that_the_command_
     assert train(run, 80) == 0
     old, newer = run / "checkpoints" / "80", run / "checkpoints" / "160"
     restarts.finish()
-    restarts.prepare("", str(run))
+    restarts.prepare("")
+    monkeypatch.setenv(restarts.RESUMED, str(run))
     assert f"resumed from {old} " in resume(str(run), 160)
     restarts.finish()
-    restarts.prepare("", str(old))
+    restarts.prepare("")
+    monkeypatch.setenv(restarts.RESUMED, str(old))
     facts = json.loads((run / "processes.json").read_text())
     facts |= {"jobs": [restarts.job()], "newest": newest_checkpoint(run)}
     (run / "processes.json").write_text(json.dumps(facts))
@@ -77,16 +81,12 @@ def test_a_restart_keeps_what_was_learned_after_the_checkpoint_that_the_command_
     assert f"resumed from {run}/checkpoints/100 " in resume(str(old), 120)
 
 
-def test_the_launcher_alone_finds_the_last_run(tmp_path, launcher, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("run.json", "config.json"):
-        (tmp_path / "runs" / "a").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "runs" / "a" / name).write_text("{}")
-    restarts.finish()
-    restarts.prepare("", "last")
-    (tmp_path / "runs" / "b").mkdir()
-    (tmp_path / "runs" / "b" / "run.json").write_text("{}")
-    assert restarts.resumed("last") == str(tmp_path / "runs" / "a")
+@pytest.mark.parametrize("restarted", [True, False])
+def test_ranks_resume_the_run_that_their_launcher_has_found(restarted, launcher, monkeypatch):
+    if not restarted:
+        restarts.finish()
+    monkeypatch.setenv(restarts.RESUMED, "/runs/a")
+    assert restarts.resumed("last") == "/runs/a"
 
 
 def test_ranks_that_were_lost_before_their_first_checkpoint_start_again(tmp_path, launcher, capsys):
@@ -98,6 +98,16 @@ def test_ranks_that_were_lost_before_their_first_checkpoint_start_again(tmp_path
     (run / "metrics.jsonl").write_text('{"env_steps": 1000, "time_s": 1}\n')
     assert train(run, 50) == 0 and not restarts.reported(), capsys.readouterr().err
     assert [line["env_steps"] for line in runs.metrics(run)] == [52] and "resumed" not in capsys.readouterr().out
+
+
+def test_ranks_whose_checkpoints_cannot_be_read_do_not_begin_again(tmp_path, launcher, capsys):
+    run = tmp_path / "run"
+    assert train(run, 80) == 0
+    (run / "checkpoints" / "80" / "manifest.json").write_text("{")
+    before = (run / "metrics.jsonl").read_text()
+    assert train(run, 160) == 0 and restarts.reported(), "a user error, which is not repeated"
+    assert "does not begin again, which would delete them" in capsys.readouterr().err
+    assert (run / "metrics.jsonl").read_text() == before and (run / "checkpoints" / "80").is_dir()
 
 
 def test_a_machine_with_an_empty_folder_may_lead_a_run_without_a_checkpoint(tmp_path):

@@ -35,3 +35,15 @@ def test_a_run_that_ends_by_its_time_limit_still_evaluates(due: DueActions) -> N
     due.stop_request.time_limit_s = 2.0
     last = due.after_iteration(200, 2.0, 2.0)
     assert (last.end, last.interrupted, last.evaluate) == (True, False, True)
+
+
+def test_ranks_agree_when_a_signal_arrives_after_they_have_exchanged_their_reasons(due: DueActions) -> None:
+    due.stop_request.time_limit_s = 2.0
+
+    def gather(value: tuple[str, str]) -> list[tuple[str, str]]:
+        due.stop_request.received_signal = "SIGTERM"
+        return [value, ("", "")]
+
+    due.ranks = SimpleNamespace(gather=gather)
+    last = due.after_iteration(200, 2.0, 2.0)
+    assert (last.interrupted, last.evaluate) == (False, True), "the other rank evaluates"

@@ -30,6 +30,15 @@ def test_means_are_taken_over_the_interval_and_masked_figures_over_their_rows():
     assert "losses/a" not in flush(metrics, 6)
 
 
+def test_means_cover_updates_that_return_different_figures():
+    """An update with a step of the actor has further figures."""
+    metrics = Metrics([], Ranks())
+    metrics.add({"losses/critic": torch.tensor(100.0)})
+    metrics.add({"losses/critic": torch.tensor(1.0), "losses/actor": torch.tensor(7.0)})
+    line = flush(metrics, 5)
+    assert (line["losses/critic"], line["losses/actor"]) == (50.5, 7.0)
+
+
 def test_totals_are_summed_over_ranks_and_stay():
     class Two(Ranks):
         """The other rank has counted two failures and no means."""

@@ -142,9 +142,13 @@ def resolve(
         if named:
             names.notices.append(f"{', '.join(named)}: no effect with resume, which keeps the settings of its run.")
         target = parse_value(resume[-1], str, "last")
-        if resumed is not None and (other := resumed(target)) != target:
-            target, own = other, [replace(flag, value=other) if flag in resume else flag for flag in own]
-        sources.append(saved_flags(named_run(target, "resume")))
+        meant = target if resumed is None else resumed(target)
+        folder = named_run(meant, "resume")
+        if meant == "last":  # from here on this run, even if another one starts meanwhile
+            meant = str(folder.absolute())
+        if meant != target:
+            own = [replace(flag, value=meant) if flag in resume else flag for flag in own]
+        sources.append(saved_flags(folder))
     sources.append(own)
     if not any(flag.name == "algo" for source in sources for flag in source):
         sources.append(implied)

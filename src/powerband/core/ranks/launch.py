@@ -14,6 +14,7 @@ import uuid
 from collections.abc import MutableMapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from powerband.core.config import RunConfig
@@ -168,10 +169,12 @@ def launch(settings: RunConfig, arguments: list[str], new_folder: str = "") -> i
 
     reported, losses, ended_by_stall = 0, 0, False
     if restarts_allowed:
-        restarts.prepare(new_folder, settings.resume)
+        restarts.prepare(new_folder)
     notes = ExitStack()
-    os.environ[restarts.LAUNCHER] = str(os.getpid())
-    notes.callback(os.environ.pop, restarts.LAUNCHER, None)
+    resumed = str(Path(settings.resume).expanduser().absolute()) if settings.resume else ""
+    for variable, value in ((restarts.LAUNCHER, str(os.getpid())), (restarts.RESUMED, resumed)):
+        os.environ[variable] = value
+        notes.callback(os.environ.pop, variable, None)
     if endpoint is not None:
         notes.enter_context(restarts.noted_statuses())
     try:

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from powerband.core.regular_files import read_object
-from powerband.core.run_folder import PROCESSES, find_run, newest_checkpoint, process_start_ticks, restarting_jobs
+from powerband.core.run_folder import PROCESSES, newest_checkpoint, process_start_ticks, restarting_jobs
 
 JOB, FOLDER, OUTCOME = "POWERBAND_JOB", "POWERBAND_RUN_DIR", "POWERBAND_OUTCOME"
 RESUMED = "POWERBAND_RESUMED"
 """Environment variables of ranks that may be restarted: the id of their launcher, the folder of a new run without
-``run_dir`` ("" with it), the file in which a rank reports a user error, after which a restart is of no use, and the
-resumed run or checkpoint ("" for a new run)."""
+``run_dir`` ("" with it), and the file in which a rank reports a user error, after which a restart is of no use. RESUMED
+is set for the ranks of every launcher: the resumed run or checkpoint, or "" for a new run."""
 LAUNCHER = "POWERBAND_LAUNCHER"
 """Environment variable of all ranks: the process id of their launcher."""
 STATUSES = "POWERBAND_STATUSES"
@@ -29,28 +29,21 @@ STATUSES = "POWERBAND_STATUSES"
 exit status with which its run ends."""
 
 
-def prepare(folder: str, resume: str = "") -> None:
-    """Sets the environment variables for the ranks of this launcher.
+def prepare(folder: str) -> None:
+    """Sets the environment variables for the ranks of this launcher, which may restart them.
 
     Args:
         folder: Folder of a new run without ``run_dir``; "" otherwise.
-        resume: The setting ``resume``.
     """
     handle, path = tempfile.mkstemp(prefix="powerband-outcome-")
     os.close(handle)
-    os.environ |= {JOB: uuid.uuid4().hex, FOLDER: folder, OUTCOME: path, RESUMED: _absolute(resume)}
-
-
-def _absolute(resume: str) -> str:
-    if resume == "last":
-        return str(find_run(resume).absolute())
-    return str(Path(resume).expanduser().absolute()) if resume else ""
+    os.environ |= {JOB: uuid.uuid4().hex, FOLDER: folder, OUTCOME: path}
 
 
 def finish() -> int:
     """Removes the variables of `prepare` and returns the exit status that a rank has reported, or 0."""
     path = Path(os.environ.pop(OUTCOME))
-    for name in (JOB, FOLDER, RESUMED):
+    for name in (JOB, FOLDER):
         del os.environ[name]
     text = path.read_text()
     path.unlink()
@@ -131,9 +124,9 @@ def resumed(target: str) -> str:
     newest checkpoint: `target` may name an older one, which would be deleted meanwhile, or would make the ranks delete
     what they have learned.
     """
+    target = os.environ.get(RESUMED) or target
     if not job():
         return target
-    target = os.environ.get(RESUMED) or target
     path = Path(os.path.expanduser(target)).absolute()
     for folder in (path, *path.parents):
         facts = read_object(folder / PROCESSES)

@@ -82,10 +82,13 @@ class DueActions:
         end, log, not_finite, evaluate, save = self._agree(elapsed_s, training_s)
         if not_finite:
             return Due(end=True, log=False, evaluate=False, save=False, not_finite=True)
+        interrupted = False
         if end:
-            self.stop_request.accept(self.ranks.gather(self.stop_request.own_reason()))
-        # A preempted run has little time, so it saves first. The evaluation stays due for the resumed run.
-        interrupted = end and bool(self.stop_request.received_signal)
+            reasons = self.ranks.gather(self.stop_request.own_reason())
+            self.stop_request.accept(reasons)
+            # A preempted run has little time, so it saves first. The evaluation stays due for the resumed run. A signal
+            # that arrives after the exchange does not count, because the ranks must agree.
+            interrupted = any(signal for signal, _ in reasons)
         evaluate = not interrupted and (self._eval_every.ready(env_steps) or evaluate)
         save = self._save_every.ready(env_steps) or (save and not end)  # a run that ends saves anyway
         return Due(end, log, evaluate, save, not_finite=False, interrupted=interrupted)

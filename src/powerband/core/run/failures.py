@@ -98,7 +98,8 @@ def final_error(run: FailedRun, error: BaseException | None) -> BaseException | 
     if message := out_of_memory_message(error):
         return OutOfMemory(
             f"Rank {run.ranks.rank} of {run.ranks.world_size} ran out of memory outside of an update ({message}). The "
-            f"data of all environments and steps does not fit. Lower num_envs, or on_policy.num_steps."
+            f"data outside of an update does not fit. Use fewer environments, or smaller rollouts, replays or batches; "
+            f"powerband train {run.recipe} --help lists the options that set them."
         )
     return error
 

@@ -75,12 +75,18 @@ def _claim(settings: RunConfig, recipe: str, restarted: bool, jobs: Collection[s
     if restarted:
         folder = find_run(settings.resume) if settings.resume else Path(settings.run_dir).expanduser()
         taken = (folder / "run.json").exists()  # not on a machine that is new in the run, with a disk of its own
-        if taken and not restarts.jobs_of(folder).intersection(jobs):
+        ours = bool(restarts.jobs_of(folder).intersection(jobs))
+        if taken and not ours:
             raise ConfigError(
                 f"run_dir={folder} already contains a run of another job, which would be overwritten. Choose another "
                 f"run_dir, or continue the run with resume={folder}."
             )
-        if taken and not settings.resume:  # the ranks were lost before their first checkpoint
+        if ours and not settings.resume:  # the ranks were lost before their first checkpoint
+            if any((folder / "checkpoints").glob("[0-9]*")):
+                raise ConfigError(
+                    f"The checkpoints in {folder} cannot be read, so the restarted run does not begin again, which "
+                    f"would delete them. Check the disk, then continue the run with resume={folder}."
+                )
             remove_unused_run(folder, created=False)
     return claim_run_folder(settings.resume, settings.run_dir, recipe)
 

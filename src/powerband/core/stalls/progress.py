@@ -16,8 +16,10 @@ PAGE = 4096
 WORDS, NAMES_AT, NAME_BYTES, NAMES, FOLDER_AT = 16, 128, 24, 64, 2048
 BEAT, PID, BEGAN, STACKS_FD, RANK, WORLD_SIZE, WAITING, ENV_STEPS, UPDATES, PATIENCE_MS, EVALUATOR = range(11)
 """Places of the words."""
-PHASE_SHIFT = 56
-"""The word BEAT holds the index of the phase above this bit, and the nanoseconds of the monotonic clock below it."""
+PHASE_SHIFT = 57
+"""The word BEAT holds the index of the phase from this bit on, and the nanoseconds of the monotonic clock below it.
+
+The clock begins at the start of the machine, and fits for four and a half years."""
 START, OTHER, END = "start", "other", "end"
 """Phases before, within and after the training loop, outside of all spans of the clock. They have index 0."""
 COLLECTIVES = "collectives"

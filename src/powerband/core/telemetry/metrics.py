@@ -111,7 +111,8 @@ class Metrics:
         sums: dict[str, Tensor] = dict(self._masked)
         for group, total in self._sums.items():
             count = torch.full_like(total, float(self._counts[group]))
-            sums.update(zip(group, torch.stack([total, count], 1).unbind(), strict=True))
+            for name, row in zip(group, torch.stack([total, count], 1).unbind(), strict=True):
+                sums[name] = sums[name] + row if name in sums else row  # a name may occur in several groups
         # Names can differ between ranks: a rank has no figures of episodes until one ends.
         gathered = self.ranks.gather([sorted(sums), self._totals])
         names = sorted({name for rank_names, _ in gathered for name in rank_names})

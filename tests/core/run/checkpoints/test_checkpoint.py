@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 
 from powerband.core.run.checkpoints import checkpoint_writer
 from powerband.core.run.checkpoints.checkpoint import CheckpointError, load_checkpoint, resolve_resume
+from powerband.core.run.checkpoints.checkpoint_marks import BEST, Mark, read_mark, write_mark
 from powerband.core.run.checkpoints.checkpoint_writer import CheckpointWriter
 
 
@@ -181,6 +182,23 @@ def test_a_resume_from_an_older_step_removes_the_newer_checkpoints(run_dir):
         save(run_dir, step, {"x": step})
     save(run_dir, 15, {"x": 15})
     assert resolve_resume(str(run_dir))[0].name == "15"
+
+
+def test_a_kill_before_the_newer_checkpoints_are_removed_does_not_bring_them_back(run_dir, monkeypatch):
+    for step in (100, 200, 300):
+        save(run_dir, step, {"x": step}, keep=5)
+    monkeypatch.setattr(checkpoint_writer, "newer_checkpoints", lambda _: [])
+    save(run_dir, 150, {"x": 150}, keep=5)
+    assert resolve_resume(str(run_dir))[0].name == "150"
+    assert resolve_resume(str(run_dir / "checkpoints" / "200"))[0].name == "200", "it is named"
+
+
+def test_a_checkpoint_that_replaces_one_of_the_same_step_is_not_the_best(run_dir):
+    save(run_dir, 100, {"x": 1})
+    save(run_dir, 200, {"x": 2})
+    write_mark(run_dir, BEST, Mark(200, {"return": 95.0}))
+    save(run_dir, 200, {"x": 3})
+    assert read_mark(run_dir, BEST) is None
 
 
 def test_the_policy_loads_with_safetensors_alone(run_dir):

@@ -53,7 +53,7 @@ class OtherRank:
         self.phases: list[tuple[str, str]] = []
         self.phase, self.saved_at, self.env_steps, self.training_s, self.received_signal = "other", 7, 7, 1.0, ""
         self.ranks, self.hooks = self, SimpleNamespace(evaluate=dict, evaluator="")
-        self.leads = False
+        self.leads, self.grad_steps, self.elapsed_s = False, 1, 1.0
         self.settings = RunConfig(eval_interval=7)
         self.journal = SimpleNamespace(evaluation_s=0.0)
 
@@ -81,8 +81,37 @@ def test_other_ranks_wait_for_the_evaluating_process_in_the_phase_of_an_evaluati
     assert run.phases == [("gather", "other"), ("barrier", "eval"), ("gather", "other"), ("barrier", "eval")]
 
 
+def test_a_signal_during_the_wait_leaves_both_evaluations_to_the_resumed_run(tmp_path: Path, monkeypatch) -> None:
+    run: Any = OtherRank()
+    run.leads, run.dir = True, tmp_path
+    run.console, run.progress = SimpleNamespace(note=lambda _: None), SimpleNamespace(set_evaluator=lambda _: None)
+    run.gather = lambda value: [value]
+    for step in (3, 7):
+        (tmp_path / "checkpoints" / str(step)).mkdir(parents=True)
+
+    def answer(_: float) -> None:
+        run.received_signal = "SIGTERM"
+
+    process = SimpleNamespace(answer=answer, close=lambda: None, send=lambda path: sent.append(path.name))
+    first, sent = Evaluations(run, ""), []
+    first._process = process
+    monkeypatch.setattr(Evaluations, "_may_start_process", lambda _: True)
+    first._submit(Mark(3, {}))
+    first.due()
+    assert sent == ["3"]
+    run.received_signal, sent[:] = "", []
+    resumed = Evaluations(run, "")
+    resumed._process = process
+    process.answer = lambda _: SimpleNamespace(error="", figures={})
+    run.metrics = SimpleNamespace(write=lambda _: None)
+    resumed.resumed()
+    resumed.finish(interrupted=False)
+    assert sent == ["3", "7"] and not list((tmp_path / "checkpoints").glob("[a-z]*"))
+
+
 def test_a_failure_of_the_evaluating_process_drops_no_due_evaluation(tmp_path: Path, monkeypatch) -> None:
     """Rank 0 waits for the evaluation before; that one fails, so this one takes place in the training process."""
+    (tmp_path / "checkpoints").mkdir()
     run: Any = OtherRank()
     run.leads, run.dir, run.notes = True, tmp_path, []
     run.console = SimpleNamespace(note=run.notes.append)

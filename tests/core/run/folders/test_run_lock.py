@@ -29,6 +29,20 @@ def written(path: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "token": "other", **changes}))
 
 
+def test_a_process_that_does_not_get_the_lock_removes_no_file_of_its_owner(tmp_path: Path) -> None:
+    """Two processes start in one new folder: this one has created it, and the other one was faster to lock it."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    lock = RunLock(folder)
+    (folder / "run.json").write_text("{}")
+    LockedFolder(folder, created=True).give_up()
+    assert (folder / "run.json").exists()
+    lock.release()
+    (folder / "run.json").unlink()
+    LockedFolder(folder, created=True).give_up()
+    assert not folder.exists()
+
+
 def test_a_second_writer_is_refused_and_a_released_lock_leaves_nothing(tmp_path: Path) -> None:
     lock = RunLock(tmp_path)
     with pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on"):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from powerband.core.regular_files import read_text
 from powerband.core.run.checkpoints.manifest import CheckpointError, Manifest, verify_file
 from powerband.core.run.checkpoints.shard import unpack_shard
 from powerband.core.run_folder import find_run, run_id, why_no_checkpoint
@@ -116,8 +117,9 @@ def resolve_resume(target: str) -> tuple[Path, list[str]]:
     run_dir = find_run(target)
     folder = run_dir / "checkpoints"
     candidates = checkpoints_in(folder)
-    if named := _named(target, candidates):
-        candidates = [path for path in candidates if int(path.name) <= int(named.name)]
+    newest = _named(target, candidates) or _last(folder, candidates)
+    if newest is not None:
+        candidates = [path for path in candidates if int(path.name) <= int(newest.name)]
     notices = []
     for path in candidates:
         try:
@@ -140,6 +142,18 @@ def checkpoint_of(target: str) -> Path | None:
     if named is not None:
         verify(named)
     return named
+
+
+def _last(folder: Path, checkpoints: list[Path]) -> Path | None:
+    """The checkpoint that the file ``last`` names. Newer ones are those of a continuation that the run has abandoned.
+
+    A run that resumed an older checkpoint removes them after its first save, unless it is killed in between.
+    """
+    try:
+        name = read_text(folder / "last").strip()
+    except OSError:  # missing or damaged
+        return None
+    return next((path for path in checkpoints if path.name == name), None)
 
 
 def _named(target: str, checkpoints: list[Path]) -> Path | None:

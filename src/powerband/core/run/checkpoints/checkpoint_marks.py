@@ -1,7 +1,8 @@
-"""Checkpoint marks: small files that name the best checkpoint of a run, and the one that is being evaluated.
+"""Checkpoint marks: small files that name the best checkpoint of a run, and those whose evaluation has not ended.
 
-A marked checkpoint is not deleted when newer ones are written. ``checkpoints/best`` and ``checkpoints/evaluating`` are
-JSON objects with the entry ``step``, the environment steps that name the folder of the checkpoint.
+A marked checkpoint is not deleted when newer ones are written. ``checkpoints/best``, ``checkpoints/evaluating`` and
+``checkpoints/queued``, which is evaluated next, are JSON objects with the entry ``step``, the environment steps that
+name the folder of the checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any
 from powerband.core.json_shape import fits
 from powerband.core.regular_files import read_object, replace_text
 
-BEST, EVALUATING = "best", "evaluating"
+BEST, EVALUATING, QUEUED = "best", "evaluating", "queued"
+NAMES = (BEST, EVALUATING, QUEUED)
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Mark:
 
     Attributes:
         step: Environment steps, which name the folder of the checkpoint.
-        figures: Name -> value: the score of the best checkpoint, or the counters of the one under evaluation.
+        figures: Name -> value: the score of the best checkpoint, or the counters of one whose evaluation has not ended.
     """
 
     step: int
@@ -31,7 +33,7 @@ class Mark:
 
 
 def write_mark(run_dir: Path, name: str, mark: Mark) -> None:
-    """Marks a checkpoint of the run in `run_dir`; `name` is `BEST` or `EVALUATING`. A kill leaves the earlier mark."""
+    """Marks a checkpoint of the run in `run_dir`; `name` is one of `NAMES`. A kill leaves the earlier mark."""
     replace_text(run_dir / "checkpoints" / name, json.dumps(asdict(mark)))
 
 
@@ -55,7 +57,7 @@ def remove_mark(run_dir: Path, name: str) -> None:
 
 def read_marks(run_dir: Path) -> dict[str, Mark]:
     """All marks of a run, by name."""
-    return {name: mark for name in (BEST, EVALUATING) if (mark := read_mark(run_dir, name)) is not None}
+    return {name: mark for name in NAMES if (mark := read_mark(run_dir, name)) is not None}
 
 
 def marked_steps(run_dir: Path) -> set[int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from powerband.core.regular_files import replace_text
 from powerband.core.run.checkpoints.checkpoint import checkpoints_in, newer_checkpoints
-from powerband.core.run.checkpoints.checkpoint_marks import BEST, marked_steps, read_mark, remove_mark
+from powerband.core.run.checkpoints.checkpoint_marks import BEST, marked_steps, read_mark, read_marks, remove_mark
 from powerband.core.run.checkpoints.manifest import CheckpointError, FileFacts, Manifest
 from powerband.core.run.checkpoints.shard import save_shard
 from powerband.core.run_folder import run_id
@@ -112,7 +112,12 @@ class CheckpointWriter:
             CheckpointError: The folder cannot be written.
         """
         target = self.folder / str(self.step)
+        replaced = target.exists()
         make_visible(self.hidden, target)
+        if replaced:  # the marks of this step are those of an abandoned continuation
+            for name, mark in read_marks(self.folder.parent).items():
+                if mark.step == self.step:
+                    remove_mark(self.folder.parent, name)
         # A run resumed from an older step has newer checkpoints of its abandoned continuation.
         for path in newer_checkpoints(target):
             shutil.rmtree(path, ignore_errors=True)

@@ -15,7 +15,15 @@ from typing import Any, Protocol
 from powerband.core.config import RunConfig
 from powerband.core.machine.free_cores import FreeCores
 from powerband.core.ranks.ranks import Ranks
-from powerband.core.run.checkpoints.checkpoint_marks import BEST, EVALUATING, Mark, read_mark, remove_mark, write_mark
+from powerband.core.run.checkpoints.checkpoint_marks import (
+    BEST,
+    EVALUATING,
+    QUEUED,
+    Mark,
+    read_mark,
+    remove_mark,
+    write_mark,
+)
 from powerband.core.run.evaluations.evaluator_process import LOG, EvaluatorProcess
 from powerband.core.telemetry.compilation import running_time
 from powerband.core.telemetry.console import Console, duration_text
@@ -72,6 +80,7 @@ class Evaluations:
         self._of_checkpoints = not settings.eval_interval and not settings.eval_interval_s and settings.eval_share > 0
         self._process: EvaluatorProcess | None = None
         self._pending: Mark | None = None
+        self._queue: list[Mark] = []
         self._failed = False
         self._best: float | None = None
         self._free_cores = FreeCores()
@@ -89,19 +98,22 @@ class Evaluations:
         return ""
 
     def resumed(self) -> None:
-        """Continues after a resume: with the best score so far, and with an evaluation that had not ended."""
+        """Continues after a resume: with the best score so far, and with the evaluations that had not ended."""
         run = self._run
         if not run.ranks.leads:
             return
-        best, pending = read_mark(run.dir, BEST), read_mark(run.dir, EVALUATING)
+        best, *unfinished = (read_mark(run.dir, name) for name in (BEST, EVALUATING, QUEUED))
         if best is not None and best.step <= run.env_steps:
             self._best = best.figures.get(self._score)
         self._evaluated_at_s = run.training_s
         self._affordable_at_s = run.training_s + FIRST_AFTER_S
-        if pending is not None and pending.step <= run.env_steps and self._may_start_process():
-            self._submit(pending)
-        else:
-            remove_mark(run.dir, EVALUATING)
+        pending = [mark for mark in unfinished if mark is not None and mark.step <= run.env_steps]
+        for name in (EVALUATING, QUEUED):
+            remove_mark(run.dir, name)
+        if pending and self._may_start_process():
+            self._submit(pending[0])
+            for mark in pending[1:]:
+                self._enqueue(mark)
 
     def due(self) -> None:
         """Evaluates now, because an interval has passed."""
@@ -127,10 +139,12 @@ class Evaluations:
         run = self._run
         if run.saved_at != run.env_steps:
             run.save()
-        self._wait()
+        if run.ranks.leads and self._pending is not None:
+            self._enqueue(self._now())  # before the wait, which a signal or a kill may end
+        self._wait(for_results=False)
         if self._decided("failed" if self._failed else "") == "failed":
             return False
-        if run.ranks.leads and self._pending is None:  # otherwise a signal ends the run
+        if run.ranks.leads and self._pending is None:
             self._submit(self._now())
         return True
 
@@ -229,18 +243,30 @@ class Evaluations:
         self._pending, self._began_s = mark, time.perf_counter()
         self._evaluated_at_s, self._evaluated_step = run.training_s, mark.step
 
-    def _wait(self) -> None:
-        """Waits for the evaluation that is under way, on rank 0, or for a signal that ends the run.
+    def _enqueue(self, mark: Mark) -> None:
+        """Lets the evaluating process evaluate a checkpoint after those that it has to evaluate."""
+        write_mark(self._run.dir, QUEUED, mark)
+        self._queue.append(mark)
+
+    def _wait(self, for_results: bool = True) -> None:
+        """Waits for the evaluating process on rank 0, or for a signal that ends the run.
 
         The other ranks wait for rank 0 in the phase of an evaluation, which may take long.
+
+        Args:
+            for_results: Wait for all results; false waits only until no step is queued.
         """
+
+        def unfinished() -> bool:
+            return self._pending is not None if for_results else bool(self._queue)
+
         if self._pending is not None:
             spent = duration_text(time.perf_counter() - self._began_s)
             note = f"waiting for the evaluation of step {self._pending.step:,}, which began {spent} ago"
             self._run.console.note(note)
         began = running_time()
         with self._run.clock("eval"):
-            while self._pending is not None and not self._run.received_signal:
+            while unfinished() and not self._run.received_signal:
                 self._receive(1.0)
             self._run.ranks.barrier()
         self._run.journal.evaluation_s += running_time() - began
@@ -263,6 +289,12 @@ class Evaluations:
             self._affordable_at_s = self._evaluated_at_s + seconds / max(self._run.settings.eval_share, 1e-9)
             self._record(mark, {f"{PREFIX}{name}": value for name, value in answer.figures.items()})
         remove_mark(self._run.dir, EVALUATING)
+        if self._failed:
+            self._queue.clear()
+        if self._queue:
+            self._submit(self._queue.pop(0))
+        if not self._queue:
+            remove_mark(self._run.dir, QUEUED)
 
     # -- results ------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -46,11 +47,13 @@ class LockedFolder:
 
     def give_up(self) -> None:
         """Releases the folder, and removes what this rank has made, after a user error before the first step."""
+        owned = self.lock is not None and not self.lock.lost  # otherwise the files are those of another owner
         self.release()
-        if self.lock is not None and self.lock.lost:  # the files are those of the new owner
-            return
-        if self.created or (self.lock is not None and not self.resumed):
+        if owned and not self.resumed:
             remove_unused_run(self.folder, self.created)
+        elif self.created and not owned:
+            with contextlib.suppress(OSError):  # not empty
+                self.folder.rmdir()
 
 
 @dataclass
