@@ -120,6 +120,10 @@ def test_rewards_of_any_size_give_the_same_critics():
     raw = learner(normalize_reward=False)
     raw.update(batch())
     assert raw.reward_norm.count == 0 and raw._reward_factor() == 1
+    normalised = learner()
+    normalised.update(batch())
+    raw.load_state_dict(copy.deepcopy(normalised.state_dict()))
+    assert raw._reward_factor() == 1 != normalised._reward_factor(), "a resume may switch the option off"
 
 
 def test_resuming_between_two_actor_updates_repeats_the_bits():

@@ -201,3 +201,18 @@ def test_another_batch_size_continues_the_stream_of_its_purpose():
     smaller = resumed("replay", 2).uniform(3)
     assert not any(torch.equal(smaller, draw[:2]) for draw in draws)
     assert torch.equal(smaller, source("replay", 4).uniform(3)[:2])
+
+
+def test_sizes_that_take_turns_repeat_no_number():
+    source = NoiseSource(7)
+    draws = [source("sample", rows).uniform(3)[:2] for rows in (4, 2, 4, 2)]
+    assert len({tuple(draw.flatten().tolist()) for draw in draws}) == 4
+    resumed = NoiseSource(7)
+    resumed.load_state_dict({name: counter.clone() for name, counter in source.state_dict().items()})
+    assert torch.equal(resumed("sample", 4).uniform(3), source("sample", 4).uniform(3))
+
+
+def test_a_state_of_streams_that_counted_apart_continues_at_the_largest_counter():
+    source = NoiseSource(7)
+    source.load_state_dict({"sample:4": torch.tensor(5), "sample:2": torch.tensor(3)})
+    assert int(source("sample", 2).counter) == int(source("sample", 4).counter) == 5

@@ -65,6 +65,14 @@ def test_exact_inputs_distinguish_millimetres_in_bfloat16(kind, activation):
     assert spread[False] == 0.0 < spread[True]
 
 
+def test_exact_inputs_of_a_network_without_hidden_layers():
+    x = torch.tensor([[1000.123, 0.1]])
+    net = MLP(2, (), 1, exact_inputs=True)
+    expected = net(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(net(x), expected)
+
+
 def test_relu_through_bits():
     x = torch.randn(1000).bfloat16()
     x[:3] = torch.tensor([0.0, -0.0, float("inf")])

@@ -166,7 +166,8 @@ class FastTD3(ReplayLearner):
         """Returns 1 / the root mean square of the rewards, 0-d; 1 without ``normalize_reward``."""
         norm = self.reward_norm
         square = (norm.var + norm.mean.square()).squeeze(0)
-        return torch.where(norm.count > 0, torch.rsqrt(square + 1e-8), 1.0)
+        used = (norm.count > 0) & self.config.normalize_reward  # a resumed run may have used statistics before
+        return torch.where(used, torch.rsqrt(square + 1e-8), 1.0)
 
     def _critic_loss(
         self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor, normal: Tensor

@@ -118,7 +118,10 @@ class Dense(torch.autograd.Function):
                 inputs.append(relu_(affine(x, weights[0], biases[0])).to(dtype))
             else:
                 inputs.append(relu_(affine(inputs[-1], narrow[layer], narrow_biases[layer])))
-        out = output(inputs[-1], weights[-1], biases[-1]) if linear_output else inputs[-1]
+        features = (
+            x if exact_inputs and not inner else inputs[-1]
+        )  # without a hidden layer, the last layer is the first
+        out = output(features, weights[-1], biases[-1]) if linear_output else inputs[-1]
         torch.set_autocast_enabled("cpu", autocast)
         ctx.save_for_backward(*inputs, *narrow)
         ctx.linear_output, ctx.layers = linear_output, len(weights)

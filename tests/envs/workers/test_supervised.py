@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -112,6 +113,21 @@ def test_a_failure_can_be_reproduced() -> None:
     play_and_check(env, 40)
     with pytest.raises(RuntimeError, match="the gripper broke"):
         reproduce_failure(Chained, failures[0], rare=40, faults=("raises",))
+
+
+def test_a_reproduced_episode_has_the_actions_of_the_environment() -> None:
+    class OneOrTwo(gymnasium.Env):
+        observation_space, action_space = gymnasium.spaces.Box(-1, 1, (1,)), gymnasium.spaces.Discrete(2, start=1)
+
+        def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: int) -> int:
+            assert self.action_space.contains(action)
+            return action
+
+    failure = EnvFailure(0, 0, "raised", "", seed=1, actions=np.array([0, 1, 1]))
+    assert reproduce_failure(OneOrTwo, failure) == 2
 
 
 @pytest.mark.parametrize(("num_workers", "fault"), [(0, "raises"), (1, "exits")])

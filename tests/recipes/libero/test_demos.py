@@ -76,3 +76,6 @@ def test_a_signal_ends_the_recording_and_the_same_command_continues_it(tmp_path:
     subprocess.run([*command, f"demo_episodes={num_recorded + 1}"], check=True, timeout=120)
     starts = read_recording(episodes.parent)[0]["start"]
     assert len(set(starts.tolist())) == num_recorded + 1
+    command[-2] = f"run_dir={tmp_path / 'more'}"
+    more = subprocess.run([*command, "demo_episodes=1000"], check=True, timeout=120, capture_output=True, text=True)
+    assert f"has {num_recorded + 1} episodes, and demo_episodes=1000 asks for more" in more.stdout

@@ -38,6 +38,12 @@ def test_steps_of_the_sampler_are_refused_without_diffusion() -> None:
     assert finalize_evaluation(Config(), Evaluation(sample_steps=3)) == (Evaluation(sample_steps=3), [])
 
 
+def test_more_episodes_than_seeds_are_refused() -> None:
+    with pytest.raises(ConfigError, match="episodes=3 is more than the 2 seeds"):
+        finalize_evaluation(Config(), Evaluation(seeds=(5, 6), episodes=3))
+    assert finalize_evaluation(Config(), Evaluation(seeds=(5, 6)))[1] == []
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

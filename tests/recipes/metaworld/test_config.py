@@ -21,6 +21,19 @@ def test_statistics_of_observations_are_refused():
         check(config, 1)
 
 
+@pytest.mark.parametrize("option", ["off_policy.normalize_reward=true", "off_policy.clip_reward=1"])
+def test_experts_record_rewards_in_the_units_of_their_labels(option):
+    with pytest.raises(ConfigError, match=f"{option.split('=')[0]} is not supported in the stage expert"):
+        configure("metaworld", ["expert", "variant=smoke", option])
+    configure("metaworld", ["student", "variant=smoke", option])
+
+
+@pytest.mark.parametrize("stage", ["represent", "distill", "pipeline"])
+def test_stages_that_need_experts_refuse_an_empty_list(stage):
+    with pytest.raises(ConfigError, match=f"the stage {stage} needs experts"):
+        configure("metaworld", [stage, "variant=smoke", "tasks="])
+
+
 def test_online_distill_ignores_the_options_of_sac_returns():
     given = OffPolicyConfig(n_step=3, normalize_reward=True, priority_exponent=0.6, clip_reward=1.0, random_steps=500)
     sizes = loop_sizes(Config(off_policy=given, run=RunConfig(env_steps=60_000)), 1)

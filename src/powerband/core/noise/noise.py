@@ -190,29 +190,33 @@ class NoiseSource:
         if name not in self.streams:
             ids = torch.arange(rows) + self.rank * rows
             stream = Noise(self.seed, purpose, ids, self.device, self.compiled)
-            # Another size of a purpose has ids in common with earlier ones, so it continues at their largest counter.
             earlier = [each.counter for other, each in self.streams.items() if other.rsplit(":", 1)[0] == purpose]
-            if purpose in self._counters:
-                earlier.append(self._counters.pop(purpose).to(self.device))
-            if earlier:
-                stream.counter.copy_(torch.stack(earlier).max())
+            if earlier:  # streams of other sizes have ids in common with this one, so all of them count together
+                stream.counter = earlier[0]
+            elif purpose in self._counters:
+                stream.counter.copy_(self._counters.pop(purpose))
             self.streams[name] = stream
         return self.streams[name]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Counter of each stream, ``purpose:rows``, and of purposes without a stream on this number of ranks."""
+        """Counter of each stream, ``purpose:rows``, and of purposes without a stream on this number of ranks.
+
+        Streams of one purpose have the same counter.
+        """
         pending = {f"{purpose}:{PENDING}": counter for purpose, counter in self._counters.items()}
         return {name: stream.counter for name, stream in self.streams.items()} | pending
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Restores every stream, including streams that have not been used yet."""
         self._counters = {}
+        largest: dict[str, Tensor] = {}  # the streams of one purpose counted apart in earlier versions
         for name, counter in state.items():
             purpose, rows = name.rsplit(":", 1)
             if int(rows) == PENDING:
                 self._counters[purpose] = counter.clone()
             else:
-                self._stream(purpose, int(rows)).load_state_dict({"counter": counter})
+                largest[purpose] = torch.maximum(largest.get(purpose, counter), counter)
+                self._stream(purpose, int(rows)).load_state_dict({"counter": largest[purpose]})
 
     def continue_from(self, state: dict[str, Tensor]) -> None:
         """Continues the streams of a run that had another number of ranks, so that no number is drawn twice.

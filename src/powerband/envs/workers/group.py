@@ -137,7 +137,9 @@ class EnvGroup:
             True if an episode ended.
         """
         ended = False
-        for row, action in enumerate(self._env_actions(self.action.copy())):  # environments may change their actions
+        for row, action in enumerate(
+            self.spaces.for_environments(self.action.copy())
+        ):  # environments may change their actions
             ended |= self._step(row, action)
         self.active_row[self.index] = NO_ROW
         return ended
@@ -155,7 +157,7 @@ class EnvGroup:
                 truncated. -1 if no environment was stepping.
         """
         self.seed = seed
-        actions = self._env_actions(self.action.copy())
+        actions = self.spaces.for_environments(self.action.copy())
         for row in range(len(self.envs)):
             if row == failed:
                 self._lose(row)
@@ -283,12 +285,6 @@ class EnvGroup:
                 raise ValueError(f"metric {name!r} is not in the last info of the episode, which has {sorted(info)}")
             values[row] = info[name]
 
-    def _env_actions(self, actions: np.ndarray) -> list[Any]:
-        """Converts stored actions to the values and the type that the environments expect."""
-        if self.discrete:
-            return (actions + self.spaces.action.start).tolist()
-        return list(self.spaces.in_own_type(actions))
-
     def _replay_row(self, row: int, logged: bool) -> None:
         self.resumed[row] = logged and self._repeat(row)
         if not self.resumed[row]:
@@ -300,7 +296,7 @@ class EnvGroup:
         if length > len(self.log[row]):
             return False
         obs, _ = self._reset(row)
-        for action in self._env_actions(self.log[row, :length].copy()):
+        for action in self.spaces.for_environments(self.log[row, :length].copy()):
             obs, _, terminated, truncated, _ = self.envs[row].step(action)
             if terminated or truncated:
                 return False

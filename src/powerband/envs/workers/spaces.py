@@ -121,6 +121,12 @@ class Spaces:
         low, high = (np.array(bound).reshape(self.action.shape) for bound in (self.low, self.high))
         return np.clip(actions, low, high)
 
+    def for_environments(self, actions: np.ndarray) -> list[Any]:
+        """Converts actions (N, ...) as the learner stores them to one action per environment, in its own values."""
+        if self.num_actions is not None and self.action.shape == ():
+            return (actions + self.action.start).tolist()
+        return list(self.in_own_type(actions))
+
 
 def steps_per_action(env: Any) -> int:
     """Returns how many steps its time limit counts per action, because wrappers outside of the limit repeat actions."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from powerband.core.errors import ConfigError
 from powerband.envs.workers.seeds import reset_options
+from powerband.envs.workers.spaces import Spaces
 
 
 class EnvError(RuntimeError):
@@ -116,7 +117,7 @@ def reproduce_failure(env_fn: Callable[..., Any], failure: EnvFailure, **kwargs:
     assert failure.actions is not None, "the actions of this failure were not logged"
     env = env_fn(**kwargs)
     result = env.reset(seed=failure.seed, **reset_options(env, failure.episode or 0))
-    for action in failure.actions:
+    for action in Spaces.from_env(env).for_environments(failure.actions):
         result = env.step(action)
     return result
 

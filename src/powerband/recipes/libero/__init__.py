@@ -24,6 +24,7 @@ RECIPE = Recipe(
     check=check,
     task="benchmark",
     score="success",
+    held_out_seeds=(1_000, 2_000),
     Evaluation=Evaluation,
     old_evaluation_names=OLD_EVALUATION_NAMES,
     finalize_evaluation="powerband.recipes.libero.evaluation_options:finalize_evaluation",

@@ -14,7 +14,7 @@ from powerband.core.errors import ConfigError
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.recorded.recording import Recording
-from powerband.data.recorded.shards import read_manifest
+from powerband.data.recorded.shards import read_manifest, read_shards
 from powerband.envs.workers.seeds import episode_seed
 from powerband.envs.workers.supervision import Supervision
 from powerband.recipes.libero.config import Config
@@ -35,7 +35,13 @@ POLICY_FIELDS = ("eef_pos", "eef_quat", "poses", "rotations", "goals_met")
 
 
 def demos(config: Config, run: Run) -> None:
-    """Records demonstrations of every task of the configuration, one folder per task."""
+    """Records demonstrations of every task of the configuration, one folder per task.
+
+    Raises:
+        ConfigError: ``demo_episodes`` is 0, which means all episodes of a recording that exists.
+    """
+    if not config.demo_episodes:
+        raise ConfigError("demo_episodes=0 records nothing in the stage demos. Write demo_episodes=1 or more.")
     _record_tasks(config, run, config.selected_tasks())
 
 
@@ -120,6 +126,12 @@ def record(
     if (folder / "manifest.json").exists():
         stored = read_manifest(folder)["facts"]
         if stored == facts:
+            count = len(read_shards(folder, ["episode"], verify=False)["episode"].unique())
+            if count < config.demo_episodes:
+                note(
+                    f"{folder} has {count} episodes, and demo_episodes={config.demo_episodes} asks for more. A "
+                    f"finished recording stays as it is: name another folder with demos_dir=."
+                )
             return folder
         raise ConfigError(
             f"{folder} was recorded with other settings ({_difference(stored, facts)}). Write the same settings, or "

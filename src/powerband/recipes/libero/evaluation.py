@@ -133,7 +133,8 @@ def evaluate_task(
         number of actions per episode, with ``steps_low`` and ``steps_high``. ``episodes_per_hour`` excludes the start
         of the simulators.
     """
-    workers, episodes = num_simulators(options.workers), options.episodes or config.final_episodes
+    workers = num_simulators(options.workers)
+    episodes = options.episodes or len(options.seeds) or config.final_episodes
     # The largest number of environments that divides the episodes: each environment plays the same number.
     rows = next(rows for rows in range(min(workers, episodes), 0, -1) if episodes % rows == 0)
     env = make_libero_vec_env(
@@ -289,10 +290,10 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
             figures = evaluate_task(config, task, policy, exec_horizon, options, label=f"{task.name} {name}")
             rows.append({"policy": name, "instruction": instructions[number], **figures})
             print(table_line(rows[-1]), flush=True)
-        if options.video:
-            learner.noise = NoiseSource(options.seed, context.device)
-            rows[-1]["video"] = str(record_video(config, task, actor, exec_horizon, options, videos))
-            print(f"video: {rows[-1]['video']}")
+            if options.video and name == "policy":
+                learner.noise = NoiseSource(options.seed, context.device)
+                rows[-1]["video"] = str(record_video(config, task, actor, exec_horizon, options, videos))
+                print(f"video: {rows[-1]['video']}")
     if len(tasks) > 1:
         for name in options.policies:
             rates = [row["success"] for row in rows if row["policy"] == name]

@@ -26,12 +26,18 @@ def finalize_evaluation(config: Config, options: Evaluation) -> tuple[Evaluation
         The options, and messages for the user about them and about `max_steps` and `num_tasks`.
 
     Raises:
-        ConfigError: `sample_steps` is set, and the policy of the run has no sampler.
+        ConfigError: `sample_steps` is set, and the policy of the run has no sampler; or there are fewer `seeds` than
+            `episodes`.
     """
     if options.sample_steps and config.rdt.objective == "regression":
         raise ConfigError(
             f"sample_steps={options.sample_steps} has no effect: this run has rdt.objective=regression, which predicts "
             f"a chunk in one step. Leave sample_steps out."
+        )
+    if options.seeds and options.episodes > len(options.seeds):
+        raise ConfigError(
+            f"episodes={options.episodes} is more than the {len(options.seeds)} seeds, so episodes would be repeated. "
+            f"Leave episodes out, which plays each seed once."
         )
     messages: list[str] = []
     for name in ("text_encoder", "vision_encoder"):

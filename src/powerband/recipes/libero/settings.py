@@ -140,7 +140,7 @@ class Evaluation:
     num_tasks: Annotated[int, Range(at_least=0, at_most=100_000)] = 0
     """Number of tasks to evaluate, from the first; 0 is all."""
     episodes: SizeOrZero = 0
-    """Episodes of each task; 0 is the run's setting final_episodes, which is 20."""
+    """Episodes of each task; 0 is one for each of `seeds`, or without them the run's setting final_episodes (20)."""
     starts: Literal["published", "drawn"] = "published"
     """Initial states: LIBERO's published ones in order, or random ones by seed. Demonstrations start from random
     ones."""

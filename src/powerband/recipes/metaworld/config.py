@@ -153,7 +153,7 @@ def finalize(config: Config, stage: str) -> Config:
         stage: Name of the stage that will run, such as "expert".
 
     Raises:
-        ConfigError: A task is unknown, demo_handover has no demo_share, the stage pipeline has a budget in steps, or a
+        ConfigError: A task is unknown, demo_handover has no demo_share, the stage does not support a setting, or a
             resumed run of online_distill has another number of steps than before.
     """
     if stage == "pipeline" and config.run.env_steps > 1:  # a saved configuration has 1
@@ -166,6 +166,14 @@ def finalize(config: Config, stage: str) -> Config:
             f"demo_handover={config.demo_handover} has no effect with demo_share=0, because the scripted policy "
             f"acts in no episode. Write demo_share=0.5, or remove demo_handover."
         )
+    scaled = [name for name in ("normalize_reward", "clip_reward") if getattr(config.off_policy, name)]
+    if scaled and stage in ("expert", "pipeline"):
+        raise ConfigError(
+            f"off_policy.{scaled[0]} is not supported in the stage {stage}: the labels of an expert would be in other "
+            f"units than the rewards that it records, and later stages use both. Leave it out."
+        )
+    if not config.tasks and stage in ("represent", "distill", "pipeline"):
+        raise ConfigError(f"tasks= is empty, and the stage {stage} needs experts. Write tasks=reach,push or others.")
     task = config.task if config.task in TASK_SETS else resolve_task(config.task)[0]
     tasks = tuple(resolve_task(each, "tasks")[0] for each in config.tasks)
     config = replace(config, task=task, tasks=tasks)

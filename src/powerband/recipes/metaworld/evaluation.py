@@ -19,7 +19,7 @@ from powerband.data.types import VecEnv
 from powerband.loops.evaluate import Policy, evaluate, mean_interval, wilson_interval
 from powerband.recipes.metaworld.config import Config, Evaluation
 from powerband.recipes.metaworld.env.gymnasium_env import GOAL_SEED, MetaWorldEnv
-from powerband.recipes.metaworld.env.tasks import TASK_SETS, expand_task
+from powerband.recipes.metaworld.env.tasks import GOALS, TASK_SETS, expand_task
 from powerband.recipes.metaworld.env.vec_env import make_metaworld_vec_env
 from powerband.recipes.metaworld.policies import greedy_policy, load_run_policy, random_policy, scripted_policies
 from powerband.report.evaluation_table import result_path, write_table
@@ -91,12 +91,12 @@ class GoalEvaluator:
         Returns:
             Success rate, mean return and number of episodes, as `summary` returns them.
         """
-        return summary(self.play(policy, episodes))
+        return summary(self.play(policy, episodes), GOALS * len(expand_task(self.config.task)))
 
     def by_task(self, policy: Policy, episodes: int, label: str) -> list[dict[str, Any]]:
         """Computes the success rate of a policy for each task, over `episodes` episodes of each.
 
-        A progress bar shows `label`.
+        Every call begins with the first goal. A progress bar shows `label`.
 
         Returns:
             One dict per task: ``task``, the name of the task, and the entries that `summary` returns.
@@ -105,8 +105,11 @@ class GoalEvaluator:
         played = self.play(policy, episodes * len(tasks), label)
         assert self.env is not None
         place = played["env"] // (self.env.num_envs // len(tasks))
+        if episodes % GOALS:  # the next call would continue the cycle of goals
+            self.env.close()
+            self.env = None
         return [
-            {"task": task, **summary({name: values[place == index] for name, values in played.items()})}
+            {"task": task, **summary({name: values[place == index] for name, values in played.items()}, GOALS)}
             for index, task in enumerate(tasks)
         ]
 
@@ -138,18 +141,23 @@ class GoalEvaluator:
         return figures
 
 
-def summary(played: dict[str, Tensor]) -> dict[str, float]:
+def summary(played: dict[str, Tensor], goals: int) -> dict[str, float]:
     """Computes the success rate with its 95 % interval, the mean return, and the number of episodes.
+
+    A deterministic policy repeats an episode exactly if it plays a goal again. The interval is therefore that of one
+    episode per goal if there are more episodes than goals.
 
     Args:
         played: Results of `GoalEvaluator.play`, among them ``success`` and ``return`` (episodes,).
+        goals: Number of goals over all tasks.
 
     Returns:
         A dict: ``success``, the rate in 0..1; ``success_low`` and ``success_high``, the ends of its interval;
         ``return``, the mean sum of rewards of an episode; and ``episodes``, their number.
     """
     successes, trials = float(played["success"].sum()), len(played["success"])
-    low, high = wilson_interval(successes, trials)
+    different = min(trials, goals)
+    low, high = wilson_interval(successes / trials * different, different)
     mean, _, _ = mean_interval(played["return"])
     return {"success": successes / trials, "success_low": low, "success_high": high, "return": mean, "episodes": trials}
 

@@ -93,7 +93,7 @@ def follow_expert(env: SketchNavEnv, obs: Tree, carry: Tensor | None) -> tuple[T
 
 
 def named_policy(
-    name: str, learner: NavigationLearner, episodes: Episodes, temperature: float = 1.0
+    name: str, learner: NavigationLearner, episodes: Episodes, temperature: float = 1.0, seed: int = 0
 ) -> tuple[Act, InitialCarry]:
     """Creates a policy by its name.
 
@@ -103,6 +103,7 @@ def named_policy(
         learner: Learner of the run.
         episodes: Episodes of a split, whose sketches the learner receives.
         temperature: Temperature of PPO's actions.
+        seed: Seed of random and forward-and-turn. The learner has its own random numbers.
 
     Returns:
         The policy, a function (environment, observations, carry) -> (actions, carry), and a function from the number
@@ -112,9 +113,9 @@ def named_policy(
         ConfigError: The name is unknown, or the learner does not support the policy.
     """
     if name == "random":
-        return RandomWalk(), no_carry
+        return RandomWalk(seed), no_carry
     if name == "forward-and-turn":
-        return ForwardAndTurn(), no_carry
+        return ForwardAndTurn(seed), no_carry
     if name == "expert":
         return follow_expert, no_carry
     if name == "policy":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +14,12 @@ from powerband.algos.settings import SACConfig
 from powerband.core.noise import NoiseSource
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
+from powerband.loops.evaluate import wilson_interval
 from powerband.recipes.metaworld.algos.distill import DistillationLearner, policy_loss
 from powerband.recipes.metaworld.algos.imitate import ImitationLearner
 from powerband.recipes.metaworld.algos.represent import RepresentationLearner, info_nce
 from powerband.recipes.metaworld.algos.student import StudentLearner, imitation_bonus
+from powerband.recipes.metaworld.evaluation import summary
 from powerband.recipes.metaworld.nets.collective import CollectiveActorCritic, shared_state
 from powerband.recipes.metaworld.settings import (
     DistillConfig,
@@ -24,6 +28,7 @@ from powerband.recipes.metaworld.settings import (
     StudentConfig,
     TrajectoryEncoderConfig,
 )
+from powerband.recipes.metaworld.stages.student import finetuned_sac
 
 NET = TrajectoryEncoderConfig(length=5, width=16, layers=1, heads=4, feedforward=32, dropout=0.0)
 
@@ -261,3 +266,21 @@ def test_sac_updates_its_targets_at_their_interval():
     assert moved == [False, False, True, False, False, True]
     with pytest.raises(ValueError, match="target_interval=0"):
         SACConfig(target_interval=0)
+
+
+def test_fine_tuning_begins_with_the_critics_of_the_collective_network():
+    """Critics with layer norms have equal parameters, and other values."""
+    collective = CollectiveActorCritic(hidden=(8,))
+    spec = EnvSpec(TensorSpec((27,)), TensorSpec((4,)), low=-torch.ones(4), high=torch.ones(4))
+    run: Any = SimpleNamespace(context=RankContext.single())
+    sac = finetuned_sac(collective, spec, SACConfig(hidden=(16, 16), layer_norm=True), run)
+    x = torch.randn(5, 31)
+    torch.testing.assert_close(sac.critic(x), collective.critic(x))
+    torch.testing.assert_close(sac.target_critic(x), collective.critic(x))
+
+
+def test_the_interval_of_a_deterministic_policy_counts_each_goal_once():
+    played = {"success": torch.cat([torch.ones(96), torch.zeros(4)]), "return": torch.zeros(100)}
+    figures = summary(played, 50)
+    assert (figures["success_low"], figures["success_high"]) == pytest.approx(wilson_interval(48, 50))
+    assert (figures["success"], figures["episodes"]) == (0.96, 100)

@@ -86,6 +86,17 @@ def test_a_lawnmower_stays_at_its_altitude_and_covers_the_map():
         assert float(covered.float().mean((1, 2)).min()) > (0.5, 0.85, 0.97)[altitude]
 
 
+def test_a_lawnmower_that_is_far_from_its_goal_does_not_change_its_altitude():
+    env = UavEnv(1, World(n_agents=1, map_cells=22, budget=1), seed=0, threads=1)
+    planner = LawnmowerPlanner(0)
+    env.reset(5)
+    planner.act(env)
+    planner._paths, planner._next = [[[(0, 0)]]], [[0]]
+    env.missions.position[:] = torch.tensor([10, 10, 0])
+    env.moves = 1
+    assert int(MOVES[int(planner.act(env))][2]) == 0
+
+
 def test_greedy_is_better_than_random():
     env = UavEnv(60, World(map_cells=121), seed=0, threads=1)
     metrics = {name: fly(env, planner) for name, planner in (("random", RandomPlanner(0)), ("greedy", GreedyPlanner()))}

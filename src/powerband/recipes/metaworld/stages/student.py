@@ -89,8 +89,8 @@ def finetuned_sac(collective: CollectiveActorCritic, spec: EnvSpec, settings: SA
         run: The run, which provides device, precision and random numbers.
     """
     widths = tuple(layer.out_features for layer in collective.actor.hidden if isinstance(layer, nn.Linear))
-    # The collective network has its own widths, and it learned from observations that are not scaled.
-    sac = SAC(spec, replace(settings, hidden=widths, obs_scale=1.0), run.context)
+    # The collective network has its own widths and no layer norms, and learned from observations that are not scaled.
+    sac = SAC(spec, replace(settings, hidden=widths, layer_norm=False, obs_scale=1.0), run.context)
     tensors = sac_tensors(sac)
     for part, net in (("actor", collective.actor), ("critic", collective.critic)):
         tensors |= {f"{part}.{name}": tensor for name, tensor in net.state_dict().items()}

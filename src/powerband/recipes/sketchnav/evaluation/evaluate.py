@@ -187,14 +187,14 @@ def evaluate_checkpoint(config: Config, folder: Path, options: Evaluation) -> li
     for split, sketch, episodes, order in evaluation_sets(config, options):
         for name in policies:
             learner.noise = NoiseSource(options.seed, context.device)  # independent of the rows above
-            act, carry = named_policy(name, learner, episodes, options.temperature)
+            act, carry = named_policy(name, learner, episodes, options.temperature, options.seed)
             device = context.device if name in ("policy", "likeliest") else "cpu"
             figures = run_episodes(episodes, config, act, carry, device, 0, order, f"{split} {sketch} {name}")
             row = {"split": split, "sketch": sketch, "policy": name, "episodes": len(figures["success"])}
             rows.append({**row, **summary(figures)})
             print(_table_line(rows[-1]), flush=True)
         if options.video and shown:
-            act, carry = named_policy(shown, learner, episodes, options.temperature)
+            act, carry = named_policy(shown, learner, episodes, options.temperature, options.seed)
             estimate = encoder_of(learner).estimated_position
             stem = result_path(folder, f"videos/{split}-{sketch}")
             _write_images(stem, config, episodes, act, carry, order, estimate, context.device)

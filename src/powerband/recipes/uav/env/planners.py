@@ -74,7 +74,8 @@ class LawnmowerPlanner:
                 for action in range(NUM_ACTIONS):
                     target = x + step_x(action), y + step_y(action), z + step_z(action)
                     distance = abs(goal_x - target[0]) + abs(goal_y - target[1]) + abs(self.altitude - target[2])
-                    score[n, i, action] = 1 / (1 + distance) + (0.01 if step_z(action) else 0.0)
+                    climbs = abs(self.altitude - target[2]) < abs(self.altitude - z)  # or descends towards its altitude
+                    score[n, i, action] = 1 / (1 + distance) + (0.01 if climbs else 0.0)
         return env.masked_sample(score.to(env.device), None)[0]
 
     def _plan(self, team: list[list[int]], world: World) -> list[list[tuple[int, int]]]:
