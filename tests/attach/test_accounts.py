@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import cloudpickle
+import numpy
 import pytest
 
 from powerband.attach.processes.launch import BOOTSTRAP
@@ -361,3 +362,14 @@ def test_a_copied_class_works_without_the_instrumentation() -> None:
     env = cloudpickle.loads(copied)
     assert "powerband_attach" not in sys.modules
     assert env.step(1) == 2 and env.step(actions=1) == 2 and env.reset(seed=5) == 5 and env.render() == "image"
+
+
+def test_the_number_of_environments_is_read_from_any_object(profile: Any) -> None:
+    class Raises:
+        def __getattr__(self, name: str) -> Any:
+            return {"action_space": 1}[name]
+
+    number_of_envs = profile("clock").number_of_envs
+    assert number_of_envs(Raises()) == 1, "an error of the user's attributes stays in the instrumentation"
+    assert number_of_envs(SimpleNamespace(num_envs=numpy.int64(8))) == 8
+    assert number_of_envs(SimpleNamespace(num_envs=True)) == 1

@@ -28,6 +28,36 @@ print(dict(counters["stats"]), sorted(counters["graph_break"].values()), dict(co
 """
 
 
+UPDATE = """
+import torch
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.Adam(net.parameters())
+
+@torch.compile(backend="eager")
+def update(x):
+    optimizer.zero_grad()
+    loss = net(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+for _ in range(6):
+    update(torch.ones(4, 8))
+print("finished")
+"""
+
+
+@pytest.mark.slow
+def test_a_compiled_update_runs_without_warnings_of_the_instrumentation(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(UPDATE)
+    with (tmp_path / "out.txt").open("wb") as out:
+        launched = launch([sys.executable, str(tmp_path / "script.py")], "profile", tmp_path, stdout=out, stderr=out)
+        launched.wait()
+    text = (tmp_path / "out.txt").read_text()
+    assert launched.status == 0 and "finished" in text, text
+    assert "get_ident" not in text and "powerband_attach" not in text, text
+
+
 @pytest.mark.slow
 def test_graphs_breaks_and_recompilations_are_the_same(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(COMPILED)

@@ -118,4 +118,7 @@ def test_an_iteration_begins_with_the_first_environment_step_after_an_update() -
     spans = [[account, 1000 * i, 1000 * i + 900] for i, account in enumerate(rollout * 3)]
     steps = [event for event in chrome_trace([{"spans": spans}])["traceEvents"] if event["name"] == "step"]
     assert [step["args"] for step in steps] == [{"env_steps": 2, "grad_steps": 2}] * 3
+    events = chrome_trace([{"spans": spans}], num_envs=16, steps_per_update=2.0)["traceEvents"]
+    steps = [event for event in events if event["name"] == "step"]
+    assert [step["args"] for step in steps] == [{"env_steps": 32, "grad_steps": 1}] * 3, "two optimisers, one update"
     assert chrome_trace([]) == {}

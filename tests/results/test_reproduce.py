@@ -75,6 +75,15 @@ def test_an_interrupted_training_with_a_policy_is_continued(ended, trains, tmp_p
     assert (("train", "gym", f"resume={tmp_path}") in commands) is trains and commands[-1][0] == "eval"
 
 
+@pytest.mark.parametrize(("recipe", "seed"), [("gym", 3), ("snakes", 77)])
+def test_a_folder_with_another_run_is_refused(recipe, seed, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_powerband", lambda *_: pytest.fail("nothing runs"))
+    (tmp_path / "run.json").write_text(json.dumps({"recipe": recipe}))
+    (tmp_path / "config.json").write_text(json.dumps({"run": {"seed": seed}}))
+    with pytest.raises(ConfigError, match=f"contains a run of {recipe} with seed {seed}"):
+        reproduce(Row("short", ("gym",), (), (0,), 1.0, "", ()), ReproduceOptions(seed=77, run_dir=str(tmp_path)))
+
+
 SLOW_SAVE = """#!{python}
 import signal, sys, time
 from pathlib import Path

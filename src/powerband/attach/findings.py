@@ -162,7 +162,9 @@ def _advice(finding: Finding, leader: ProcessTimes) -> ScriptAdvice:
     change = finding.fix
     loaders = leader.record.of_kind("loader")
     if finding.cause == "data-wait" and loaders:
-        now = loaders[-1]
+        times = leader.record.of_kind("times")
+        waited = {where: each[1] for where, each in times[-1].get("loaders", {}).items()} if times else {}
+        now = max(loaders, key=lambda loader: waited.get(loader["where"], 0))  # a validation loader may come later
         change = (
             f"The loader has num_workers={now['num_workers']}, pin_memory={now['pin_memory']}, "
             f"persistent_workers={now['persistent_workers']}. {change}"

@@ -26,7 +26,8 @@ def write_page(profile: ScriptProfile, path: str) -> Path:
         ConfigError: The file cannot be written.
     """
     diagnosis, leader = profile.diagnosis, profile.ranks[0]
-    trace = chrome_trace(leader.record.of_kind("trace"))
+    steps_per_update = leader.optimizer_steps / leader.updates if leader.updates else 1.0
+    trace = chrome_trace(leader.record.of_kind("trace"), max(1, leader.num_envs), steps_per_update)
     wall_s = diagnosis.ledger.wall_s
     accounts = [(name, duration(s), f"{s / wall_s:.1%}", ACCOUNTS.get(name, ""))
                 for name, s in sorted(diagnosis.ledger.seconds.items(), key=lambda item: -item[1])]  # fmt: skip
@@ -64,7 +65,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return f"<div class=scroll><table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
-def chrome_trace(recorded: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def chrome_trace(
+    recorded: Sequence[dict[str, Any]], num_envs: int = 1, steps_per_update: float = 1.0
+) -> dict[str, Any]:
     """Converts recorded spans to a Chrome trace with the iterations of the loop.
 
     The iteration is found from the repetition: it begins with the first environment step, or the first batch of a
@@ -72,6 +75,8 @@ def chrome_trace(recorded: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Args:
         recorded: Lines of kind ``trace``; at most one.
+        num_envs: Environments of one call.
+        steps_per_update: Steps of all optimisers per update.
     """
     spans = sorted(recorded[0]["spans"], key=lambda span: span[1]) if recorded else []
     if not spans:
@@ -94,6 +99,7 @@ def chrome_trace(recorded: Sequence[dict[str, Any]]) -> dict[str, Any]:
     ends = [*starts[1:], max(end for _, _, end in spans)]
     for start, end in zip(starts, ends, strict=True):
         inside = [account for account, began, _ in spans if start <= began < end]
-        events.append(event("step", 0, start, end, env_steps=inside.count("env"), grad_steps=inside.count("optimizer")))
+        env_steps, updates = inside.count("env") * num_envs, round(inside.count("optimizer") / steps_per_update)
+        events.append(event("step", 0, start, end, env_steps=env_steps, grad_steps=updates))
     events += [event(ACCOUNT_ALIASES.get(account, account), 1, start, end, depth=0) for account, start, end in spans]
     return {"traceEvents": events, "displayTimeUnit": "ms"}

@@ -194,10 +194,9 @@ def learning(record: RunRecord) -> str:
     if not learning_tags and not loss_tags:
         return ""
     constant = [tag for tag in learning_tags + loss_tags if is_constant(record.metrics, tag)]
-    points = smoothing_points(len(record.metrics))
     smoothing = (
-        f"Bold: exponential mean over {points} log intervals; faint: logged values."
-        if points > 1
+        "Bold: exponential mean over a twentieth of the values of a curve; faint: logged values."
+        if smoothing_points(len(record.metrics)) > 1
         else "One point per log interval."
     )
     body = f"<p class=note>{smoothing} Bands are 95 % intervals. The x axis counts environment steps of all ranks.</p>"

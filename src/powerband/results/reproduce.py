@@ -52,6 +52,7 @@ def reproduce(row: Row, options: ReproduceOptions) -> dict[str, Any]:
     """
     seed = options.seed if options.seed >= 0 else max(row.seeds) + 1
     folder = Path(options.run_dir or f"runs/reproduce-{row.name}-{seed}")
+    _refuse_other_run(folder, row, seed)
     if not _is_trained(folder):
         if (folder / "checkpoints" / "last").exists():
             _powerband("train", row.train[0], f"resume={folder}")
@@ -77,6 +78,20 @@ def reproduce(row: Row, options: ReproduceOptions) -> dict[str, Any]:
             }
         )
     return {"row": row.name, "seed": seed, "run_dir": str(folder), "figures": figures}
+
+
+def _refuse_other_run(folder: Path, row: Row, seed: int) -> None:
+    """Refuses a folder with a run of another recipe or seed, whose figures would be stated as those of this row."""
+    if not (folder / "run.json").exists():
+        return
+    recipe = read_object(folder / "run.json").get("recipe")
+    settings = read_object(folder / "config.json").get("run")
+    trained = settings.get("seed") if isinstance(settings, dict) else None
+    if (recipe, trained) != (row.train[0], seed):
+        raise ConfigError(
+            f"run_dir={folder} contains a run of {recipe} with seed {trained}, but {row.name} with seed={seed} is to "
+            f"be trained. Write seed={trained} if this is its run, or name another run_dir."
+        )
 
 
 def _is_trained(folder: Path) -> bool:

@@ -67,6 +67,17 @@ def test_a_keyword_is_replaced_or_added(line: int, expected: str, script: Path) 
     assert applied(diff, script) == [expected]
 
 
+def test_a_diff_of_a_file_with_line_ends_of_windows_applies(script: Path) -> None:
+    script.write_bytes(SOURCE.replace("\n", "\r\n").encode())
+    subprocess.run(
+        ["git", "apply", "-"],
+        input=keyword_diff(f"{script}:6", ["DataLoader"], "num_workers", "4").encode(),
+        cwd=script.parent,
+        check=True,
+    )
+    assert b"short = DataLoader(data, num_workers=4)\r\n" in script.read_bytes()
+
+
 def test_threads_classes_functions_and_optimisers(script: Path) -> None:
     assert applied(argument_diff(f"{script}:3", ["set_num_threads"], "2"), script) == [
         "torch.set_num_threads(2)  # änderbar"

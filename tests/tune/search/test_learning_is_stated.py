@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from powerband.tune.score.trials import short_runs
 from powerband.tune.score.trials.trial import TrialRun
 from powerband.tune.search import preset
 from powerband.tune.search.candidates import Candidate
+from powerband.tune.search.score_comparison import ScoreComparison
 from powerband.tune.search.search import TuningResult, preferred
 from powerband.tune.search.space import SearchSpace
 from tune.search.simulated_machine import RECIPE, Config, World
@@ -115,6 +118,14 @@ def test_a_setting_whose_run_fails_is_rejected(monkeypatch, failed: TrialRun, re
     found = short_runs.with_scores(result(CHANGED, NEUTRAL, CHANGED), "train", [], 5.0, lambda *_: None)
     assert found.best is NEUTRAL and found.comparison is None
     assert "not used" in found.notes[-1] and reason in found.notes[-1]
+
+
+def test_the_score_of_a_failed_run_is_valid_json() -> None:
+    stored = ScoreComparison("return", 10.0, [-math.inf, 2.0], [1.0, math.nan]).to_dict()
+    assert json.loads(json.dumps(stored, allow_nan=False))["setting"] == [None, 2.0] and stored["present"] == [
+        1.0,
+        None,
+    ]
 
 
 def test_a_score_that_cannot_be_measured_leaves_the_sentence(monkeypatch) -> None:

@@ -19,11 +19,13 @@ from typing import IO, Any
 from powerband.attach.processes.process_tree import Process, ProcessTree
 from powerband.attach.processes.records import Record, read_records
 from powerband.core.errors import ConfigError
+from powerband.core.machine.device import cores
 
 BOOTSTRAP = Path(__file__).parents[1] / "bootstrap"
 """Folder that goes to the front of PYTHONPATH; its ``sitecustomize`` starts the instrumentation."""
-TOOL, FOLDER = "POWERBAND_ATTACH", "POWERBAND_ATTACH_DIR"
-"""Environment variables of the instrumented processes: the tool (empty switches it off), and the folder of records."""
+TOOL, FOLDER, CORES = "POWERBAND_ATTACH", "POWERBAND_ATTACH_DIR", "POWERBAND_ATTACH_CORES"
+"""Environment variables of the instrumented processes: the tool (empty switches it off), the folder of records, and the
+cores of the machine that the script may use."""
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 FROM_KERNEL = 0x80
 """Value of ``si_code`` of a signal that the kernel sent, such as for Ctrl-C: the whole process group has it."""
@@ -170,6 +172,7 @@ def launch(
     if instrumented:
         paths = [str(BOOTSTRAP), *filter(None, [environment.get("PYTHONPATH", "")])]
         environment |= {TOOL: tool, FOLDER: str(folder.resolve()), "PYTHONPATH": os.pathsep.join(paths)}
+        environment[CORES] = str(cores())
     try:
         popen = subprocess.Popen(list(command), env=environment, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr)
     except OSError as error:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from powerband.attach.processes.records import Record
 from powerband.attach.times.device_times import DeviceTimes, device_times
+from powerband.core.machine.device import cores
 from powerband.core.telemetry.phase_clock import BINS, PhaseTimes
 from powerband.tune.measure.ledger import ACCOUNT_ALIASES, Ledger
 
@@ -83,7 +83,7 @@ class ProcessTimes:
         than cores it is 0, because those threads hold each other up.
         """
         optimizers = self.record.of_kind("optimizer")
-        if optimizers and optimizers[0]["threads"] > (os.cpu_count() or 1):
+        if optimizers and optimizers[0]["threads"] > cores():
             return 0.0
         ledger = self.ledger
         waited_s = sum(ledger.seconds.get(name, 0.0) for name in WAITS)

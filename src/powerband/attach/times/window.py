@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from powerband.attach.times.process_times import ProcessTimes
 from powerband.attach.times.update_facts import render_facts, update_facts
+from powerband.core.machine.device import cores
 from powerband.tune.measure.cpu_time import CpuUse
 from powerband.tune.measure.facts import WindowFacts
 
@@ -41,7 +41,7 @@ def facts_of(ranks: Sequence[ProcessTimes], processes: Sequence[ProcessTimes]) -
         grad_steps=sum(each.updates for each in ranks) // len(ranks),
         world_size=len(ranks),
         num_envs=leader.num_envs,
-        cores=os.cpu_count() or 1,
+        cores=cores(),
         threads=optimizers[0]["threads"] if optimizers else 0,
         precision=optimizers[0]["dtype"] if optimizers else "",
         overlappable=waits,

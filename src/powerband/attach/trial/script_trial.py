@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,6 +16,7 @@ from powerband.attach.trial.trial_run import first_run
 from powerband.attach.trial.trials import Progress, Trials
 from powerband.attach.trial.tried import TriedChanges
 from powerband.attach.trial.work import choose_work
+from powerband.core.machine.device import cores
 
 Bar = Callable[[float], AbstractContextManager[Progress]]
 """Context with a progress bar, from the seconds of the budget."""
@@ -57,8 +57,7 @@ def _tried(
     work = choose_work(run.records, run.start_ns * 1e-9, options.try_seconds)
     if work is None:
         return TriedChanges([], "updates", [], ["no change was tried: the script made too few iterations."])
-    cores = len(os.sched_getaffinity(0))
-    seen = observed(leader, profile.processes, run.start_ns, run.end_ns, cores)
+    seen = observed(leader, profile.processes, run.start_ns, run.end_ns, cores())
     changes = plausible_changes(seen, options.allow_numerics)
     if not changes:
         return TriedChanges([], work.unit, [], ["no change was tried: the profile makes none plausible."])

@@ -104,7 +104,8 @@ def _call_at(where: str, names: Sequence[str]) -> tuple[str, ast.Call | None]:
     """Returns the source text and the innermost call of one of `names` at a place."""
     path, _, line = where.rpartition(":")
     try:
-        source = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8", newline="") as file:  # with the line ends of Windows, which a diff has too
+            source = file.read()
     except (OSError, ValueError):
         return "", None
     tree = _parsed(source)

@@ -10,6 +10,7 @@ from typing import Any
 from powerband.core.config.presets import TunedKey, user_presets
 from powerband.core.config.schema import value_text
 from powerband.core.errors import ConfigError
+from powerband.core.regular_files import replace_text
 
 
 def write_preset_file(
@@ -45,8 +46,8 @@ def write_preset_file(
         lines += [f"{section}:"] * bool(section) + section_lines
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        path.with_suffix(".tuning.json").write_text(json.dumps(measurements, indent=2), encoding="utf-8")
+        replace_text(path.with_suffix(".tuning.json"), json.dumps(measurements, indent=2))
+        replace_text(path, "\n".join(lines) + "\n")  # a full disk leaves the earlier preset
     except OSError as error:
         raise ConfigError(
             f"Writing {path} failed ({error.strerror}). Make the folder writable, or set XDG_CONFIG_HOME."

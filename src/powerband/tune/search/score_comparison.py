@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import dataclass
 from typing import Any
 
 from powerband.tune.advise.advice import LEARNING_NOT_MEASURED
+
+SIDES = ("setting", "present")
+"""Attributes with the scores of both sides."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,8 @@ class ScoreComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the scores as a JSON value."""
-        return {**vars(self), "sentence": str(self)}
+        lists = {name: [each if math.isfinite(each) else None for each in getattr(self, name)] for name in SIDES}
+        return {**vars(self), **lists, "sentence": str(self)}  # JSON has no infinity, the score of a failed run
 
 
 def learning_sentence(comparison: ScoreComparison | None, changes_learning: bool) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import _thread
 from collections.abc import Callable
+from numbers import Integral
 from threading import get_ident
 from time import perf_counter_ns
 from types import SimpleNamespace
@@ -293,13 +294,16 @@ class Clock:
 
 def number_of_envs(env: Any) -> int:
     """Returns the number of environments of a vector environment; 1 for any other."""
-    for name in ("num_envs", "env_num"):
-        value = getattr(env, name, None)
-        if isinstance(value, int) and value > 0:
-            return value
-    size = getattr(env, "batch_size", None)  # torchrl
-    numel = getattr(size, "numel", None)
-    return max(1, int(numel())) if callable(numel) else 1
+    try:
+        for name in ("num_envs", "env_num"):
+            value = getattr(env, name, None)
+            if isinstance(value, Integral) and not isinstance(value, bool) and int(value) > 0:
+                return int(value)
+        size = getattr(env, "batch_size", None)  # torchrl
+        numel = getattr(size, "numel", None)
+        return max(1, int(numel())) if callable(numel) else 1
+    except Exception:  # the user's `__getattr__` may raise another error than AttributeError
+        return 1
 
 
 clock = Clock()

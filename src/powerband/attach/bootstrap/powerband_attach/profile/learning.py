@@ -30,6 +30,15 @@ def watch() -> None:
     when_imported("torch.optim.optimizer", _add_optimizer_hooks)
     when_imported("torch", _time_functions)
     when_imported("torch.distributed.distributed_c10d", _time_collectives)
+    when_imported("torch._dynamo.trace_rules", _skip_own_frames)
+
+
+def _skip_own_frames(module: ModuleType) -> None:
+    """Keeps functions of this package out of compiled code, whose guards would watch values that change all the time.
+
+    A compiled function may call an optimiser or ``backward``, whose hooks and wrappers are frames of this package.
+    """
+    module.add("powerband_attach")
 
 
 def _add_optimizer_hooks(module: ModuleType) -> None:

@@ -41,6 +41,12 @@ CLOSURE = "powerband closure"
 """Name of the profiled range of an optimiser's closure."""
 
 
+def _cores() -> int:
+    """Returns the cores that all ranks may use. The launcher knows the quota of a container, too."""
+    named = os.environ.get("POWERBAND_ATTACH_CORES", "")
+    return int(named) if named.isdigit() else len(os.sched_getaffinity(0))
+
+
 class UpdateProbe:
     """The parts of the probe, one after the other.
 
@@ -123,7 +129,7 @@ class UpdateProbe:
         """
         dist = sys.modules.get("torch.distributed")
         world = dist.get_world_size() if dist is not None and dist.is_available() and dist.is_initialized() else 1
-        fair = max(1, (os.cpu_count() or 1) // world)
+        fair = max(1, _cores() // world)
         if torch.get_num_threads() > fair:
             self._threads = sorted({1, fair})
         self._part = "threads"

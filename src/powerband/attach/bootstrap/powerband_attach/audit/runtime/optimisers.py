@@ -120,7 +120,7 @@ def _forward(torch: Any, module: Any, args: Any) -> None:
     if not isinstance(first, torch.Tensor):
         return
     kind = first.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else module.weight.dtype
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else next(module.parameters()).dtype
     grad = "learning" if torch.is_grad_enabled() else "acting"
     rows = facts.values.setdefault("rows", {})
     key = f"{grad} {first.shape[0] if first.dim() > 1 else 1}"
