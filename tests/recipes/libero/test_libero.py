@@ -222,6 +222,9 @@ class TestOptions:
         assert torch.equal(weight, published_policy.model.blocks[0].ffn.fc1.weight)
         options = [*SMOKE[1:], f"demos_dir={demos_dir}", f"run_dir={tmp_path / 'other'}", "rdt.horizon=8"]
         assert "rdt.horizon=4" in error_message(capsys, *options, f"pretrained={tmp_path / 'published'}")
+        (tmp_path / "published").rename(tmp_path / "moved")
+        runs.resume("libero", run, "updates=2")
+        assert cli.main(["train", "libero", f"resume={run}", "updates=2"]) == 0, "the checkpoint has all weights"
 
 
 def test_the_precision_of_accelerate_launch_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from powerband.recipes.libero.config import Config
 from powerband.recipes.libero.env.gymnasium_env import CAMERAS, HZ, LiberoEnv
 from powerband.recipes.libero.env.tasks import LiberoTask, benchmark_tasks, find_benchmark, find_task
 from powerband.recipes.libero.env.vec_env import make_libero_vec_env, num_simulators
-from powerband.recipes.libero.learners import make_evaluation_learner
+from powerband.recipes.libero.learners import make_evaluation_learner, restorable
 from powerband.recipes.libero.rdt import RDTLearner
 from powerband.recipes.libero.settings import Evaluation
 from powerband.report.evaluation_table import result_path, write_table
@@ -277,6 +277,7 @@ def evaluate_run(config: Config, folder: Path, options: Evaluation) -> list[dict
     instructions = [options.instruction or task.instruction for task in tasks]
     checkpoint, _ = resolve_resume(str(folder))
     run_dir = checkpoint.parent.parent
+    config = restorable(config, str(checkpoint))
     learner, vision = make_evaluation_learner(config, instructions, run_dir, context)
     restore_learner(checkpoint, learner)
     videos = Path(options.video_output_dir) if options.video_output_dir else result_path(folder, "videos")

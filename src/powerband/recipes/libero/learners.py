@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from powerband.core.errors import ConfigError
 from powerband.core.rank_context import RankContext
+from powerband.core.run.checkpoints.checkpoint import resolve_resume
 from powerband.data.robot.episodes import CAMERAS
 from powerband.data.robot.unified_vector import ACTION_DIM, POSITION, UNIFIED_DIM
 from powerband.data.types import EnvSpec, TensorSpec
@@ -27,6 +29,8 @@ HASHED_LANGUAGE_TOKENS = 64
 """Largest number of tokens of an instruction with the built-in encoder."""
 T5_LANGUAGE_TOKENS = 1024
 """Largest number of tokens of an instruction with a T5 encoder."""
+EMA_FOLDER = "ema"
+"""Folder in a checkpoint with the averaged weights, in the format of the published checkpoints."""
 
 
 def instruction_tokens(config: Config, instructions: Sequence[str], cache_dir: Path) -> tuple[Tensor, Tensor]:
@@ -91,6 +95,22 @@ def build_policy(config: Config, language_width: int, vision: FrozenImageEncoder
     if config.pretrained:
         load_published(policy, Path(config.pretrained))
     return policy
+
+
+def restorable(config: Config, run: str) -> Config:
+    """Returns a configuration for a learner that a checkpoint restores, even if the folder `pretrained` has moved.
+
+    The averaged weights of a checkpoint have the format of the published ones, and therefore tell the shapes of the
+    policy. All weights come from the checkpoint afterwards.
+
+    Args:
+        config: Configuration of the run.
+        run: Run folder or checkpoint that is restored.
+    """
+    if not config.pretrained or Path(config.pretrained).is_dir():
+        return config
+    averaged = resolve_resume(run)[0] / EMA_FOLDER
+    return replace(config, pretrained=str(averaged)) if averaged.is_dir() else config
 
 
 def make_learner(

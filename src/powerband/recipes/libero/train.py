@@ -24,14 +24,12 @@ from powerband.recipes.libero.dataset import DemonstrationData, demonstrations_p
 from powerband.recipes.libero.demos import record_missing
 from powerband.recipes.libero.env.tasks import LiberoNotInstalled
 from powerband.recipes.libero.evaluation import STATISTICS_FILE, ChunkActor, evaluate_task
-from powerband.recipes.libero.learners import make_learner
+from powerband.recipes.libero.learners import EMA_FOLDER, make_learner, restorable
 from powerband.recipes.libero.nets.hashed_tokens import instruction_similarity
 from powerband.recipes.libero.nets.rdt_checkpoint import published_files
 from powerband.recipes.libero.rdt import RDTLearner
 from powerband.recipes.libero.settings import Evaluation, StatisticsKind
 
-EMA_FOLDER = "ema"
-"""Folder in a checkpoint with the averaged weights, in the format of the published checkpoints."""
 VALIDATION_SEED = 2_000
 """Seed of the initial states of evaluations during training. The seed of ``powerband eval`` is 1,000."""
 SAME_INSTRUCTION = 0.999
@@ -57,6 +55,8 @@ def train(config: Config, run: Run) -> None:
     settings, learning_rates = scaled_lr(config.rdt, config.run.lr_scale, ranks.world_size)
     run.describe({"learning rates": learning_rates})
     config = replace(config, rdt=settings)
+    if config.run.resume:
+        config = restorable(config, config.run.resume)
     cache_dir = demonstrations_path(config, run.dir).parent / "language"
     learner = make_learner(config, instructions, cache_dir, data.vision, run.context)
     statistics = policy_statistics(data.statistics, data.episodes, config.statistics)
