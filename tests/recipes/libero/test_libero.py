@@ -223,7 +223,6 @@ class TestOptions:
         options = [*SMOKE[1:], f"demos_dir={demos_dir}", f"run_dir={tmp_path / 'other'}", "rdt.horizon=8"]
         assert "rdt.horizon=4" in error_message(capsys, *options, f"pretrained={tmp_path / 'published'}")
         (tmp_path / "published").rename(tmp_path / "moved")
-        runs.resume("libero", run, "updates=2")
         assert cli.main(["train", "libero", f"resume={run}", "updates=2"]) == 0, "the checkpoint has all weights"
 
 
