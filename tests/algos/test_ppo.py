@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from contexts import simulated_context
 from powerband.algos.ppo import PPO
 from powerband.algos.settings import PPOConfig
 from powerband.core.errors import ConfigError
@@ -175,6 +176,26 @@ def test_a_low_temperature_samples_powers_of_the_policy():
     boxes, zero_obs = learner(BOX, log_std=-3.0), torch.zeros(20_000, 4)
     std = boxes.act(zero_obs, None, True, temperature=0.25)[1]["raw_action"].std(0)
     assert torch.allclose(std, torch.full((2,), math.exp(-3) / 2), rtol=0.03)
+
+
+@pytest.mark.parametrize(("other", "trains"), [(0.0, True), (1.0, False)])
+def test_target_kl_limits_the_mean_over_all_ranks(other, trains):
+    """This rank's part of the mini-batch is above the limit, and the mean with the other rank's may be below."""
+
+    def average(tensor):
+        if tensor.dim() == 0:
+            tensor.copy_((tensor + other) / 2)
+
+    settings = PPOConfig(hidden=(16,), shared_trunk=False, target_kl=0.03)
+    ours = PPO(DISCRETE, settings, simulated_context(average, world_size=2))
+    before = ours.net.head.weight.clone()
+    data = {**batch(ours, torch.randn(16, 4)), "log_prob": None}
+    with torch.no_grad():
+        logits = ours.net(data["obs"])[0]
+    data["log_prob"] = logits.log_softmax(-1).gather(1, data["action"].unsqueeze(1)).squeeze(1) - 0.35
+    figures = ours.update(data)
+    assert 0.045 < figures["losses/kl"] < 0.09
+    assert torch.equal(ours.net.head.weight, before) is not trains
 
 
 def test_target_kl_freezes_the_policy_but_not_the_value():

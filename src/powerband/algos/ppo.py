@@ -94,10 +94,12 @@ class PPO:
         self.auxiliary = encoder if isinstance(encoder, AuxiliaryLosses) else None
         self.entropy_coef = torch.tensor(config.entropy_coef, device=context.device)
         self.expert_coef = torch.tensor(config.expert_coef, device=context.device)
-        self._loss_fn = compile_if(self._loss, config.compile)
+        # The ranks then average the KL divergence within the loss, which no compiled function can do.
+        self._averages_kl = config.target_kl is not None and context.world_size > 1
+        self._loss_fn = compile_if(self._loss, config.compile and not self._averages_kl)
         self.fused = None
         plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None and not has_state
-        if config.can_be_fused and plain and not self.actions.heads:
+        if config.can_be_fused and plain and not (self.actions.heads or self._averages_kl):
             from powerband.algos.fused.ppo import FusedPPO  # imports numba, which takes half a second
 
             self.fused = FusedPPO(self.net, self.adam, config)
@@ -255,7 +257,10 @@ class PPO:
         value_loss = 0.5 * error.mean()
         policy_terms = policy_loss - self.entropy_coef * entropy
         if config.target_kl is not None:
-            policy_terms = policy_terms * (statistics["losses/kl"] <= 1.5 * config.target_kl)
+            kl = statistics["losses/kl"].clone()
+            if self._averages_kl:  # the parts of a mini-batch on all ranks train the same networks
+                self.average(kl)
+            policy_terms = policy_terms * (kl <= 1.5 * config.target_kl)
         figures = {
             "losses/policy": policy_loss.detach(),
             "losses/value": value_loss.detach(),
