@@ -94,6 +94,22 @@ def test_episodes_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert torch.equal(few.action, found.action[:12]) and [row for row, _ in few.images()] == [0, 6]
 
 
+def test_an_episode_that_the_lag_leaves_without_a_step_is_left_out(tmp_path: Path) -> None:
+    import h5py
+
+    path = write(tmp_path / "a_demo.hdf5", (0, 1, 2), late=True)
+    with h5py.File(path, "a") as file:
+        demo = file["data/demo_1"]
+        for group in (demo, demo["obs"]):
+            for name in [name for name in group if name != "obs"]:
+                first = group[name][:1]
+                del group[name]
+                group[name] = first
+    episodes = read_libero_hdf5(path)
+    assert episodes.episode.unique().tolist() == [0, 1] and len(episodes.action) == 2 * (STEPS - 1)
+    assert [row for row, _ in episodes.images()] == [0, STEPS - 1]
+
+
 def test_a_folder_has_one_task_per_file(tmp_path: Path) -> None:
     problem_info = json.dumps({"language_instruction": "open the top drawer", "problem_name": "x"})
     rate = json.dumps({"env_kwargs": {"control_freq": 20}})

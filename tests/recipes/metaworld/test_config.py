@@ -28,6 +28,11 @@ def test_experts_record_rewards_in_the_units_of_their_labels(option):
     configure("metaworld", ["student", "variant=smoke", option])
 
 
+def test_samples_that_overlap_are_refused():
+    with pytest.raises(ConfigError, match="transitions would be stored twice. Write collect.samples=400"):
+        configure("metaworld", ["expert", "variant=single", "collect.interval=400"])
+
+
 @pytest.mark.parametrize("stage", ["represent", "distill", "pipeline"])
 def test_stages_that_need_experts_refuse_an_empty_list(stage):
     with pytest.raises(ConfigError, match=f"the stage {stage} needs experts"):

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from powerband.core.errors import ConfigError
 from powerband.core.ranks.meeting import Meeting
 from powerband.core.stalls.progress import Progress
 
@@ -203,3 +204,16 @@ class Ranks:
             dist.destroy_process_group()
             if self.device.type == "cpu":
                 time.sleep(0.5)  # gloo's threads abort a process that exits before they have ended
+
+
+def refuse_several(ranks: Ranks, stage: str) -> None:
+    """Refuses several ranks in a stage that writes the same files on each of them.
+
+    Raises:
+        ConfigError: There is more than one rank.
+    """
+    if ranks.world_size > 1:
+        raise ConfigError(
+            f"The stage {stage} works in one process, and has {ranks.world_size} ranks here. Start it with nproc=1, "
+            f"gpus=none."
+        )

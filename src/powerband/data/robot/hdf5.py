@@ -82,6 +82,10 @@ def _read_file(path: Path, limit: int | None) -> RobotEpisodes:
     for each in episodes:
         end = len(each["action"]) - lag
         each.update({name: value[lag:] if name == "action" else value[:end] for name, value in each.items()})
+    kept = [number for number, each in enumerate(episodes) if len(each["action"])]  # the lag may leave no step
+    if not kept:
+        raise ShardError(f"{path} has no episode with {lag + 1} steps or more. Name another file.")
+    demos, episodes = [demos[number] for number in kept], [episodes[number] for number in kept]
     lengths = torch.tensor([len(each["action"]) for each in episodes])
     names = ("joints", "gripper", "eef_pos", "eef_quat", "action")
     fields: dict[str, Any] = {

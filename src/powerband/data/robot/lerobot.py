@@ -233,8 +233,14 @@ def _image_blocks(files: Sequence[Path], keys: dict[str, str], index: Sequence[i
         for batch in parquet.ParquetFile(file).iter_batches(64, columns=["index", *keys.values()]):
             for each in batch.to_pylist():
                 if each["index"] in row_of:
-                    images = {camera: Image.open(io.BytesIO(each[key]["bytes"])) for camera, key in keys.items()}
-                    block = {camera: np.asarray(image.convert("RGB"))[None] for camera, image in images.items()}
+                    try:
+                        images = {camera: Image.open(io.BytesIO(each[key]["bytes"])) for camera, key in keys.items()}
+                        block = {camera: np.asarray(image.convert("RGB"))[None] for camera, image in images.items()}
+                    except OSError as error:
+                        raise ShardError(
+                            f"{file}: the image of row {each['index']} is damaged ({error}). Write the dataset again, "
+                            f"or remove its episode."
+                        ) from error
                     yield row_of[each["index"]], block
 
 

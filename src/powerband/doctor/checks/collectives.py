@@ -60,7 +60,8 @@ def reduce_row(
             "path between the GPUs is broken (IOMMU or ACS).",
         }
         return fail(backend, f"{problem or 'no rank measured anything'}{detail}", advice[backend])
-    return _measured_row(backend, results[0])
+    correct = len(results) == len(commands) and all(each["correct"] for each in results)
+    return _measured_row(backend, {**results[0], "correct": correct})
 
 
 def _measured_row(backend: str, result: dict[str, Any]) -> CheckResult:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerband.core.errors import ConfigError
+from powerband.core.ranks.ranks import refuse_several
 from powerband.core.run.run import Run
 from powerband.data.robot.chunks import RobotChunks
 from powerband.data.robot.encoder_features import FeatureCache
@@ -92,5 +93,6 @@ def load_demonstration_data(config: Config, run: Run) -> DemonstrationData:
 
 def export(config: Config, run: Run) -> None:
     """Stage export: writes the demonstrations as a LeRobotDataset v3 to ``lerobot`` in the run folder."""
+    refuse_several(run.ranks, "export")
     episodes = read_episodes(demonstrations_path(config, run.dir), config.demo_episodes or None)
     run.console.note(f"wrote a LeRobotDataset v3 to {write_lerobot(run.dir / 'lerobot', episodes)}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from powerband.core.errors import ConfigError
+from powerband.core.ranks.ranks import refuse_several
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.recorded.recording import Recording
@@ -40,6 +41,7 @@ def demos(config: Config, run: Run) -> None:
     Raises:
         ConfigError: ``demo_episodes`` is 0, which means all episodes of a recording that exists.
     """
+    refuse_several(run.ranks, "demos")
     if not config.demo_episodes:
         raise ConfigError("demo_episodes=0 records nothing in the stage demos. Write demo_episodes=1 or more.")
     _record_tasks(config, run, config.selected_tasks())

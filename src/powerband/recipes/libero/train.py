@@ -81,7 +81,9 @@ def train(config: Config, run: Run) -> None:
     hooks = RunHooks(
         evaluate=TrainingEvaluation(config, data, learner),
         before_save=learner.gather,
-        export=lambda: {f"{EMA_FOLDER}/{name}": data for name, data in published_files(learner.acting).items()},
+        export=lambda: {
+            f"{EMA_FOLDER}/{name}": content for name, content in published_files(learner.acting, config.rdt).items()
+        },
     )
     offline(run, learner, loader, config.offline, hooks, config.rdt.gradient_accumulation_steps)
     run.export_policy(learner.policy_state())

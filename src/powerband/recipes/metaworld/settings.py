@@ -36,6 +36,13 @@ class CollectConfig:
     size: Size = 1_000_000
     """Transitions that are stored for distillation, over all ranks; the oldest are discarded first."""
 
+    def __post_init__(self) -> None:
+        if 0 < self.interval < self.samples:
+            raise ConfigError(
+                f"collect.samples={self.samples} is more than the {self.interval} steps between two samples "
+                f"(collect.interval), so transitions would be stored twice. Write collect.samples={self.interval}."
+            )
+
 
 @dataclass(frozen=True)
 @check_ranges

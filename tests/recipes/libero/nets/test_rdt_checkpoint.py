@@ -17,11 +17,13 @@ from powerband.recipes.libero.nets.rdt import SIZES, RDTShape, RDTSize
 from powerband.recipes.libero.nets.rdt_checkpoint import (
     export_published,
     load_published,
+    published_files,
     published_shape,
     published_state,
 )
 from powerband.recipes.libero.nets.rdt_policy import RDTPolicy
 from powerband.recipes.libero.nets.small_vision import PatchEncoder
+from powerband.recipes.libero.settings import RDTConfig
 
 W, HEADS, DEPTH = 16, 2, 2
 SIZE = RDTSize(W, DEPTH, HEADS)
@@ -180,6 +182,16 @@ def test_an_exported_checkpoint_loads_with_its_size_and_shape(tmp_path: Path) ->
     assert settings["rdt"] == {"hidden_size": W, "depth": DEPTH, "num_heads": HEADS}
     assert settings["pred_horizon"] == 4 and settings["img_cond_len"] == 24 and settings["lang_token_dim"] == 10
     assert published_shape(write_checkpoint(tmp_path / "theirs", "bin", random_weights()))[1] == SHAPE
+
+
+@pytest.mark.parametrize(("objective", "described"), [("diffusion", True), ("regression", False)])
+def test_an_exported_checkpoint_describes_its_own_sampler(objective: str, described: bool) -> None:
+    config = RDTConfig(objective=objective, noise_steps=100, sample_steps=10)
+    settings = json.loads(published_files(make_policy(), config)["config.json"])
+    scheduler = settings.get("noise_scheduler", {})
+    assert bool(scheduler) is described
+    if described:
+        assert (scheduler["num_train_timesteps"], scheduler["num_inference_timesteps"]) == (100, 10)
 
 
 def test_an_error_lists_every_mismatch(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from powerband.recipes.metaworld.transitions.dataset import TransitionDataset
 from powerband.recipes.metaworld.transitions.trajectories import Trajectories, trajectory_starts
 
 
@@ -35,3 +36,12 @@ def test_a_row_starts_a_trajectory_if_it_does_not_continue_the_row_before():
     obs = torch.tensor([[0.0], [1.0], [2.0], [7.0], [8.0]])
     next_obs = torch.tensor([[1.0], [2.0], [3.0], [8.0], [9.0]])
     assert trajectory_starts(obs, next_obs).tolist() == [True, False, False, True, False]
+
+
+@given(pieces=st.integers(1, 40))
+def test_at_least_one_of_several_trajectories_is_held_out(pieces):
+    recorded = object.__new__(TransitionDataset)
+    recorded.fields = dict.fromkeys(("start", "state", "task"), torch.tensor([True, False] * pieces))
+    train, held_out = recorded.split()
+    assert sorted([*train.tolist(), *held_out.tolist()]) == list(range(2 * pieces))
+    assert len(held_out) == 2 * (pieces // 10 if pieces >= 10 else pieces > 1)

@@ -182,12 +182,13 @@ def check_folder(folder: Path, option: str, files: tuple[str, ...], advice: str)
 
 
 def fingerprint(folder: Path) -> str:
-    """Returns a SHA-256 hex digest of an encoder: of its settings, and of the names and sizes of its weight files."""
+    """Returns a SHA-256 hex digest of an encoder: of its settings, and of names, sizes and times of its weights."""
     digest = hashlib.sha256()
     for path in sorted(folder.glob("*.json")):
         digest.update(path.name.encode() + path.read_bytes())
     for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.model")]):
-        digest.update(f"{path.name}:{path.stat().st_size}".encode())
+        facts = path.stat()
+        digest.update(f"{path.name}:{facts.st_size}:{facts.st_mtime_ns}".encode())
     return digest.hexdigest()
 
 

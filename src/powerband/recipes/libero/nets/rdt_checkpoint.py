@@ -17,6 +17,7 @@ from torch import Tensor
 from powerband.core.errors import ConfigError
 from powerband.recipes.libero.nets.rdt import SIZES, RDTShape, RDTSize
 from powerband.recipes.libero.nets.rdt_policy import RDTPolicy
+from powerband.recipes.libero.settings import RDTConfig
 
 PARTS = ("model", "lang_adaptor", "img_adaptor", "state_adaptor")
 """Modules of a policy that a published checkpoint contains."""
@@ -59,12 +60,12 @@ def export_published(policy: RDTPolicy, folder: Path) -> None:
         (folder / name).write_bytes(content)
 
 
-def published_files(policy: RDTPolicy) -> dict[str, bytes]:
-    """Returns the files of a published checkpoint of `policy`: name -> content."""
+def published_files(policy: RDTPolicy, config: RDTConfig | None = None) -> dict[str, bytes]:
+    """Returns the files of a published checkpoint of `policy`, trained with `config`: name -> content."""
     from safetensors.torch import save
 
     state = {name: value.detach().cpu().contiguous() for name, value in published_state(policy).items()}
-    settings = json.dumps(published_settings(policy), indent=2) + "\n"
+    settings = json.dumps(published_settings(policy, config or RDTConfig()), indent=2) + "\n"
     return {SAFE: save(state), "config.json": settings.encode()}
 
 
@@ -73,8 +74,16 @@ def published_state(policy: RDTPolicy) -> dict[str, Tensor]:
     return {name: value for name, value in policy.state_dict().items() if name.split(".")[0] in PARTS}
 
 
-def published_settings(policy: RDTPolicy) -> dict[str, Any]:
-    """Returns the content of config.json that a published checkpoint of `policy` has."""
+def published_settings(policy: RDTPolicy, config: RDTConfig) -> dict[str, Any]:
+    """Returns the content of config.json that a published checkpoint of `policy`, trained with `config`, has."""
+    scheduler = {
+        "type": "ddpm",
+        "num_train_timesteps": config.noise_steps,
+        "num_inference_timesteps": config.sample_steps,
+        "beta_schedule": "squaredcos_cap_v2",
+        "prediction_type": "sample",
+        "clip_sample": False,
+    }
     shape, model = policy.shape, policy.model
     size = size_of(published_state(policy))
     return {
@@ -91,14 +100,7 @@ def published_settings(policy: RDTPolicy) -> dict[str, Any]:
         "img_adaptor": "mlp2x_gelu",
         "state_adaptor": "mlp3x_gelu",
         "rdt": {"hidden_size": size.width, "depth": size.depth, "num_heads": size.heads},
-        "noise_scheduler": {
-            "type": "ddpm",
-            "num_train_timesteps": 1000,
-            "num_inference_timesteps": 5,
-            "beta_schedule": "squaredcos_cap_v2",
-            "prediction_type": "sample",
-            "clip_sample": False,
-        },
+        **({"noise_scheduler": scheduler} if config.objective == "diffusion" else {}),
     }
 
 

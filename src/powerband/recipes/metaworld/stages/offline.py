@@ -35,6 +35,9 @@ def represent(config: Config, run: Run) -> dict[str, Any]:
         return {}
     folder = stage_folder(config, "encoder")
     save_policy(folder, config, dict(learner.encoder.state_dict()))
+    if not len(held_out):
+        run.console.note("codes are not tested, because there is only one recorded trajectory")
+        return {}
     figures = probe(config, recorded, train, held_out, learner.encoder, folder)
     (folder / "probe.json").write_text(json.dumps(figures, indent=2))
     return figures

@@ -81,11 +81,13 @@ class TransitionDataset:
     def split(self) -> tuple[Tensor, Tensor]:
         """Splits the rows for training and testing: every tenth recorded trajectory is held out as a whole.
 
+        Of fewer than ten, the last one is held out; a single one is not.
+
         Returns:
             Indices of the training rows and of the held-out rows, int64.
         """
         piece = self.fields["start"].cumsum(0)
-        held = piece % round(1 / HELD_OUT) == 0
+        held = piece % min(round(1 / HELD_OUT), max(2, int(piece[-1]))) == 0
         row = torch.arange(self.rows)
         return row[~held], row[held]
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
+from powerband.core.ranks.ranks import refuse_several
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import count_progress_bar
 from powerband.data.recorded.recording import Recording
@@ -55,6 +56,7 @@ class ActingPolicy:
 
 def record_demonstrations(config: Config, run: Run) -> None:
     """Stage demos: records observations and actions of an expert that follows the shortest path of each episode."""
+    refuse_several(run.ranks, "demos")
     run.console.note(f"The recording is finished: {record(config, run)}")
 
 
@@ -233,7 +235,7 @@ def _disturb(action: Tensor, env: SketchNavEnv, share: float, seed: int) -> Tens
         return action
     executed = action.clone()
     for row, (episode, made) in enumerate(zip(env.agents.episode.tolist(), env.agents.made.tolist(), strict=True)):
-        rng = np.random.default_rng([seed, episode, made])
+        rng = np.random.default_rng([seed, 0, episode, made])  # no stream of `_driven` has a 0 in this place
         if executed[row] != STOP and rng.random() < share:
             executed[row] = int(rng.integers(FORWARD, NUM_ACTIONS))
     return executed
@@ -253,5 +255,5 @@ def _driven(executed: Tensor, action: Tensor, chosen: Tensor, env: SketchNavEnv,
         seed: Seed of the choice of episodes.
     """
     numbers = env.agents.episode.tolist()
-    driven = torch.tensor([np.random.default_rng([seed, number]).random() < POLICY_SHARE for number in numbers])
+    driven = torch.tensor([np.random.default_rng([seed, 1, number]).random() < POLICY_SHARE for number in numbers])
     return torch.where(driven & (action != STOP) & (chosen != STOP), chosen, executed)

@@ -100,6 +100,10 @@ HIDDEN = {
     "an empty opacity": '<g opacity="0.0"><g opacity="1"><path d="M3 3h4v4h-4z"/></g></g>',
     "an opacity in percent": '<path style="opacity:0% !important" d="M3 3h4v4h-4z"/>',
     "fill and stroke": '<g fill-opacity="0" stroke="#000" stroke-opacity="0%"><path d="M3 3h4v4h-4z"/></g>',
+    "a shaded room": '<path fill-opacity="0.08" d="M3 3h4v4h-4z"/>',
+    "a shaded group": '<g opacity="0.6"><g opacity="0.6"><path d="M3 3h4v4h-4z"/></g></g>',
+    "a translucent colour": '<path fill="#00000020" d="M3 3h4v4h-4z"/>',
+    "a text in a frame": '<flowRoot><flowRegion><rect x="3" y="3" width="4" height="4"/></flowRegion></flowRoot>',
     "visibility": '<g visibility="hidden"><circle cx="5" cy="5" r="2"/></g>',
     "a reference in a hidden layer": '<g display="none"><use href="#a"/><path d="M3 3h4v4h-4z"/></g>',
 }

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from powerband.core.config.texts import shortened, some_of
 from powerband.core.errors import ConfigError
+from powerband.core.ranks.ranks import refuse_several
 from powerband.core.run.run import Run
 from powerband.core.telemetry.console import Console, count_progress_bar
 from powerband.recipes.sketchnav.config import Config
@@ -199,6 +200,7 @@ def write_episode_sets(config: Config, run: Run) -> None:
     ``sketches-SPLIT.png``, an overview image; and ``plans-SPLIT/``, plans to draw over. If `episode_file` names such a
     file, its episodes are not written again, and get only plans to draw over.
     """
+    refuse_several(run.ranks, "episodes")
     seed = config.episode_seed
     for split in SPLITS:
         episodes = load_episodes(config, split, run.console)

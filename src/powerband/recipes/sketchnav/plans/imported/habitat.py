@@ -198,8 +198,9 @@ def habitat_episodes(
         ratios += _add_episodes(builder, imported, chosen, left_out)
     if not used:
         raise ConfigError(
-            f"{path} has episodes in the scenes {some_of(sorted(by_scene), 5)}, and plans_dir has no map of them. Name "
-            f"each map by its scene, such as {min(by_scene)}.yaml, or write scene: NAME into its YAML file."
+            f"{path} has episodes in the scenes {some_of(sorted(by_scene), 5)}, and plans_dir has no map of them for "
+            f"training; maps that are held out for val_unseen do not count. Name each map by its scene, such as "
+            f"{min(by_scene)}.yaml, or write scene: NAME into its YAML file."
         )
     if 2 * len(builder) < tried:
         raise ConfigError(
@@ -214,7 +215,7 @@ def habitat_episodes(
             f"{path}: shortest paths in the maps are {median:.2f} times as long as geodesic_distance in the file "
             f"(median); {LENGTH_RATIO[0]:g} to {LENGTH_RATIO[1]:g} is possible. Check resolution in the YAML files."
         )
-    without = f", {len(by_scene) - len(used)} scenes have no map" if len(by_scene) > len(used) else ""
+    without = f", {len(by_scene) - len(used)} scenes have no map for training" if len(by_scene) > len(used) else ""
     return builder.build(), f"{len(builder):,} episodes of {path.name}, {tried - len(builder)} left out{without}"
 
 

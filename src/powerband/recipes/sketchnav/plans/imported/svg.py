@@ -22,16 +22,19 @@ from powerband.recipes.sketchnav.plans.imported.svg_shapes import (
     path_lines,
     transform_matrix,
 )
-from powerband.recipes.sketchnav.plans.imported.svg_styles import INHERITED, StyleSheet, hides, is_zero
+from powerband.recipes.sketchnav.plans.imported.svg_styles import INHERITED, StyleSheet, hides, opacity
 
 MAX_SVG_BYTES = 20 * 2**20
 MAX_DEPTH = 200
 """Largest number of nested elements."""
 SKIPPED = {"script", "style", "text", "title", "desc", "metadata", "defs", "symbol", "clipPath", "mask", "pattern"}
 SKIPPED |= {"marker", "linearGradient", "radialGradient", "filter", "animate", "animateTransform", "set", "namedview"}
+SKIPPED |= {"flowRoot"}  # a text of Inkscape
 """Elements that are not drawn, with all that they contain."""
 REFERENCES = {"image", "use", "foreignObject", "iframe", "a"}
 """Elements that show other content; `a` may contain shapes, and is drawn without its reference."""
+LEAST_OPACITY = 0.5
+"""Opacity from which a fill or a line is drawn, as if it were opaque. Lighter ones, such as shaded rooms, are none."""
 NAMED = {"white": 255, "none": -1, "transparent": -1, "currentcolor": 0, "lightgray": 211, "lightgrey": 211}
 
 
@@ -118,7 +121,8 @@ class _Reader:
             wrong = "has an <svg> inside another one" if self.image else f"begins with <{tag}>, not with <svg>"
             raise ConfigError(f"{self.path} {wrong}. Convert all objects to paths, and save as plain SVG.")
         own = self._sheet.properties(tag, attributes)
-        style = style | {key: value for key, value in own.items() if key in INHERITED}
+        whole = opacity(style.get("opacity", "1")) * opacity(own.get("opacity", "1"))  # applies to all that it contains
+        style = style | {key: value for key, value in own.items() if key in INHERITED} | {"opacity": str(whole)}
         if tag == "svg":
             matrix = self._open(attributes)
         if hides(own):
@@ -188,8 +192,9 @@ class _Reader:
         self._points += sum(len(line) for line in lines)
         if self._points > MAX_POINTS:
             raise ConfigError(f"{self.path} has more than {MAX_POINTS:,} points. Simplify the drawing.")
+        own = opacity(style.get("opacity", "1"))
         fill, stroke = (
-            -1 if is_zero(style.get(f"{name}-opacity", "1")) else _grey(style.get(name, default))
+            _grey(style.get(name, default), own * opacity(style.get(f"{name}-opacity", "1")))
             for name, default in (("fill", "black"), ("stroke", "none"))
         )
         if not np.isfinite(matrix).all():
@@ -235,17 +240,19 @@ class _Reader:
         self.image.paste(grey, (0, 0), inside.convert("L"))
 
 
-def _grey(colour: str) -> int:
-    """Returns the grey value of a colour, or -1 for none. Gradients and unknown names are drawn black."""
+def _grey(colour: str, share: float) -> int:
+    """Returns the grey value of a colour of an opacity, or -1 for none. Gradients and unknown names are drawn black."""
     from PIL import ImageColor
 
     text = colour.lower()
+    if share < LEAST_OPACITY:
+        return -1
     if text in NAMED or text.startswith("url"):
         return NAMED.get(text, 0)
     try:
         red, green, blue, *alpha = ImageColor.getrgb(text)
     except ValueError:
         return 0
-    if alpha and alpha[0] == 0:
+    if alpha and share * alpha[0] / 255 < LEAST_OPACITY:
         return -1
     return round(0.299 * red + 0.587 * green + 0.114 * blue)

@@ -95,9 +95,11 @@ def declarations(text: str) -> dict[str, str]:
 
 def hides(own: dict[str, str]) -> bool:
     """Returns True if the properties of an element hide it and all that it contains, whatever its children set."""
-    return own.get("display") == "none" or is_zero(own.get("opacity", "1"))
+    return own.get("display") == "none" or opacity(own.get("opacity", "1")) == 0
 
 
-def is_zero(opacity: str) -> bool:
-    """Returns True for an opacity of 0, such as ``0``, ``0.0`` or ``0%``."""
-    return numbers(opacity)[:1] == [0.0]
+def opacity(text: str) -> float:
+    """Returns an opacity in 0..1, such as ``0.5`` or ``50%``; 1 for a text without a number."""
+    found = numbers(text)[:1]
+    share = found[0] / (100 if text.strip().endswith("%") else 1) if found else 1.0
+    return min(max(share, 0.0), 1.0)
