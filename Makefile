@@ -18,7 +18,7 @@ setup: $(STAMP)
 # torch first, then everything else under the constraint that torch stays what it is. Python compiles and stores what it
 # imports; to compile all 23,000 modules would take more than a minute.
 $(STAMP): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet --no-compile $(TORCH)
 	$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > $(VENV)/constraints.txt
 	$(BIN)/pip install --quiet --no-compile --constraint $(VENV)/constraints.txt --editable '.[gym,atari,agents,metaworld,pool,diffusion,libero,deepspeed,encoders,cuda,tune,peers,dev]'

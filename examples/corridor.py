@@ -1,7 +1,7 @@
 """Corridor: an environment of your own that trains without further code.
 
     PYTHONPATH=examples powerband train gym env_id=corridor:Corridor-v0 algo=ppo env_steps=30000
-    powerband eval last
+    PYTHONPATH=examples powerband eval last --trust
 
 Importing this module registers the id; powerband runs the environment in worker processes.
 """

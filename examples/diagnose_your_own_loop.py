@@ -114,6 +114,8 @@ def main() -> None:
     parser.add_argument("loop", choices=LOOPS)
     parser.add_argument("--steps", type=int, default=5_000)
     options = parser.parse_args()
+    if options.loop == "dqn" and options.steps <= 256:
+        parser.error(f"--steps {options.steps}: updates begin after 256 steps. Write --steps 1000 or more.")
     clock = PhaseClock()
     print(LOOPS[options.loop](options.steps, clock))
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from powerband.core.config.sizes import per_rank
 from powerband.core.rank_context import RankContext
 from powerband.core.recipe import load_object
@@ -33,7 +35,7 @@ def train(config: Config, run: Run) -> None:
     first_env = run.ranks.rank * num_envs
     env = PointMassEnv(num_envs, config.horizon, config.speed, config.run.seed, first_env, run.device)
     learner, _, _ = build_learner(config, run.context)
-    hooks = RunHooks(evaluate=lambda: success(config, learner, 50))
+    hooks = RunHooks(evaluate=lambda: success(config, learner, 50, run.device))
     if ALGORITHMS[config.algo].loop == "on_policy":
         on_policy(run, env, learner, config.on_policy, hooks=hooks)
     else:
@@ -41,9 +43,9 @@ def train(config: Config, run: Run) -> None:
     run.export_policy(learner.policy_state())
 
 
-def success(config: Config, learner: Learner, episodes: int) -> dict[str, float]:
-    """Plays episodes without exploration, on seeds that training does not use."""
-    env = PointMassEnv(min(episodes, 50), config.horizon, config.speed, seed=10_000)
+def success(config: Config, learner: Learner, episodes: int, device: torch.device | str = "cpu") -> dict[str, float]:
+    """Plays episodes without exploration on the device of the learner, on seeds that training does not use."""
+    env = PointMassEnv(min(episodes, 50), config.horizon, config.speed, seed=10_000, device=device)
     carry = learner.initial_carry(env.num_envs)
     figures = play_episodes(env, lambda obs, carry: learner.act(obs, carry, False)[::2], episodes, 10_000, carry)
     return {"success": float(figures["success"].mean()), "length": float(figures["length"].mean())}

@@ -10,7 +10,7 @@ pytest.importorskip("accelerate")
 
 from powerband.core.errors import ConfigError
 from powerband.core.optim import deepspeed as zero
-from powerband.core.optim.accelerate import AcceleratedAdam
+from powerband.core.optim.accelerate import AcceleratedAdam, use_device
 from powerband.core.optim.precision import Precision
 from powerband.core.ranks.ranks import Ranks
 
@@ -115,3 +115,23 @@ def test_the_loss_scale_is_part_of_the_state(monkeypatch) -> None:
     monkeypatch.setattr(loading.accelerator, "scaler", None)
     loading.load_state_dict(state)  # continued in fp32
     assert "scaler" not in loading.state_dict()
+
+
+def test_accelerate_uses_the_gpu_of_the_rank(monkeypatch):
+    """As with gpus=2,3: the number of the GPU is not that of the local rank."""
+    pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install 'powerband[diffusion]'")
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState, PartialState
+
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    AcceleratorState._reset_state(True)
+    try:
+        use_device(torch.device("cuda", 2))
+        accelerator = Accelerator()
+        assert accelerator.device == torch.device("cuda", 2) == chosen[0]
+        assert accelerator.local_process_index == 2, "DistributedDataParallel uses it as the number of the GPU"
+        use_device(torch.device("cpu"))
+        assert PartialState().device == torch.device("cuda", 2) and len(chosen) == 1
+    finally:
+        AcceleratorState._reset_state(True)

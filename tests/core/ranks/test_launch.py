@@ -39,7 +39,7 @@ def ranks(arguments):
         def save(number, frame):
             (folder / f"saved{rank}").write_text(str(number))
             sys.exit(0)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, save)
     (folder / f"facts{rank}.tmp").write_text(json.dumps(dict(os.environ)))
     (folder / f"facts{rank}.tmp").rename(folder / f"facts{rank}")
@@ -84,7 +84,9 @@ def test_a_rank_that_fails_ends_the_others_and_determines_the_status(
     assert "rank 1" in error and message in error and "Traceback" not in error
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGUSR1, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_reaches_the_ranks_so_that_they_save(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, "wait")
     deadline = time.monotonic() + 100

@@ -104,6 +104,7 @@ class AcceleratedAdam:
         """A new `Accelerator`, with FSDP if the launcher is configured for it."""
         from accelerate import Accelerator
 
+        use_device(self.ranks.device)
         plugin = _fsdp_plugin(self.net) if launcher_sharding() else None
         mixed = {"fp32": "no"}.get(precision.name, precision.name)
         accelerator = Accelerator(mixed_precision=mixed, cpu=self.ranks.device.type == "cpu", fsdp_plugin=plugin)
@@ -276,3 +277,18 @@ def _enable_fsdp_on_cpus(accelerator: Any, plugin: Any) -> None:
     if accelerator.distributed_type == DistributedType.MULTI_CPU:
         accelerator.state.distributed_type = DistributedType.FSDP
         accelerator.state.fsdp_plugin = plugin
+
+
+def use_device(device: torch.device) -> None:
+    """Lets Accelerate use the GPU of this rank, such as one of ``gpus=2,3``. By itself it takes that of the local rank.
+
+    A CPU rank and a rank whose GPU has the number of its local rank need nothing.
+    """
+    from accelerate.state import PartialState
+
+    if device.type != "cuda" or device.index is None:
+        return
+    state = PartialState()
+    if state.device != device:
+        state.device, state.local_process_index = device, device.index
+        torch.cuda.set_device(device)

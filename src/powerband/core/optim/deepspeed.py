@@ -58,6 +58,12 @@ class ZeroAdam(AcceleratedAdam):
         self._last = True
 
     def _accelerator(self, precision: Precision) -> Any:
+        place = int(os.environ.get("LOCAL_RANK", 0))
+        if self.ranks.device.type == "cuda" and self.ranks.device.index not in (None, place):
+            raise ConfigError(
+                f"DeepSpeed uses the GPU with the number of the local rank, {place}, but gpus= gives this rank "
+                f"{self.ranks.device}. Leave gpus out, and name the GPUs in CUDA_VISIBLE_DEVICES."
+            )
         plugin = _deepspeed_plugin(self.net, self.ranks, precision, self.max_grad_norm)
         import deepspeed.ops
         from accelerate import Accelerator
@@ -126,7 +132,7 @@ class ZeroAdam(AcceleratedAdam):
                 own = self._flat.state[flat]
                 if not own:
                     own |= {name: torch.zeros_like(flat) for name in MOMENTS}
-                own["step"] = step.clone()
+                own["step"] = step.to(flat.device, torch.float32, copy=True)  # a fused AdamW needs it there
         self.adam.optimizer._lazy_init_hp_params_optimizer_state()  # maps each weight to its moments in the flat parts
         for number, weight in enumerate(self._weights):
             for name in MOMENTS:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from powerband.core.optim.compile import compile_if
 from powerband.core.optim.precision import Precision
-from powerband.core.optim.torch_private import fused_adam_
+from powerband.core.optim.torch_private import fused_adam_, scaler_tensors
 
 ALIGNMENT = 16
 """Every parameter starts at a multiple of this number of elements: a cache line and a vector register in float32."""
@@ -337,6 +337,12 @@ class FlatAdam:
             tensor.copy_(state[key])
         if self.scaler is not None and "scaler" in state:
             self.scaler.load_state_dict(state["scaler"])
+
+
+def loss_scales(learner: object) -> list[Tensor]:
+    """Returns the tensors of the loss scaling (fp16) of all optimisers of a learner, which its state has as numbers."""
+    scalers = [each.scaler for each in vars(learner).values() if isinstance(each, FlatAdam)]
+    return [tensor for scaler in scalers if scaler is not None for tensor in scaler_tensors(scaler)]
 
 
 class FlatTarget:

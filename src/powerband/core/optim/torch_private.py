@@ -25,6 +25,11 @@ fused_adam_: Callable[..., None] = torch._fused_adam_
 """One Adam step of a list of parameters in one kernel, without host-device synchronisation."""
 
 
+def scaler_tensors(scaler: torch.amp.GradScaler) -> list[Tensor]:
+    """Returns the loss scale and its growth tracker, which a CUDA graph changes; they exist from the first step on."""
+    return [each for each in (scaler._scale, scaler._growth_tracker) if each is not None]
+
+
 def lerp_all_(targets: list[Tensor], sources: list[Tensor], weight: float) -> None:
     """Interpolates each target towards its source by the factor `weight`, in place."""
     torch._foreach_lerp_(targets, sources, weight)

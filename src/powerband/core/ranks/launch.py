@@ -13,7 +13,7 @@ import sys
 import uuid
 from collections.abc import MutableMapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +231,9 @@ def _elastic(
     if endpoint is not None:
         is_host = str(endpoint.hosted_here)
         several = {"is_host": is_host, "timeout": RENDEZVOUS_S, "last_call_timeout": LAST_CALL_S, **PATIENCE}
+    signals: dict[str, Any] = {}
+    if "signals_to_handle" in {field.name for field in fields(LaunchConfig)}:  # newer torch ignores the variable
+        signals["signals_to_handle"] = os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"]
     config = LaunchConfig(
         min_nodes=least,
         max_nodes=most,
@@ -241,6 +244,7 @@ def _elastic(
         rdzv_configs=several or {"store_type": "file"},
         local_addr="localhost" if endpoint is None else endpoint.own_address,
         max_restarts=max_restarts,
+        **signals,
     )
     try:
         with limited_silence() if endpoint is not None and max_restarts else nullcontext():

@@ -7,11 +7,15 @@ imports, so that no other module of the process finds it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import warnings
 from typing import Any
 
 import numpy as np
+
+with contextlib.suppress(ImportError):  # in a folder of PYTHONPATH, numba-cuda is used only after this import
+    importlib.import_module("_numba_cuda_redirector")
 
 if hasattr(np, "row_stack"):
     from numba import cuda
