@@ -73,3 +73,15 @@ def test_the_policy_and_the_checkpoint_hold_the_encoder(learner):
     assert not torch.equal(learner.act(observations(4, 3), None, explore=False)[0], expected)
     learner.load_state_dict(saved)
     assert torch.equal(learner.act(observations(4, 3), None, explore=False)[0], expected)
+
+
+def test_targets_use_the_copy_of_the_encoder(learner):
+    before = copy.deepcopy(learner.state_dict())
+    losses = []
+    for shift in (0.0, 0.0, 0.5):
+        learner.load_state_dict(copy.deepcopy(before))
+        with torch.no_grad():
+            for weight in learner.target_encoder.parameters():
+                weight.add_(shift)
+        losses.append(float(learner.update(batch())["losses/critic"]))
+    assert losses[0] == losses[1] != losses[2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
@@ -71,3 +73,16 @@ def test_a_resume_continues_the_state_and_discarded_rows_restart() -> None:
     before = uninterrupted.returns.clone()
     uninterrupted.discard(rows)
     assert torch.equal(uninterrupted.returns, before * ~rows) and not uninterrupted.lengths[rows].any()
+
+
+def test_an_episode_whose_simulator_failed_is_no_metric():
+    rows: dict[str, list[float]] = {}
+
+    def add_masked(name, values, mask):
+        rows.setdefault(name, []).extend(values[mask].tolist())
+
+    tracker, ends = EpisodeTracker(2, None, "cpu"), torch.ones(2, dtype=torch.bool)
+    step = Step(torch.zeros(2, 1), torch.tensor([1.0, 5.0]), ~ends, ends, None, lost=torch.tensor([False, True]))
+    tracker.add(step, SimpleNamespace(add_masked=add_masked))
+    assert rows["charts/episodic_return"] == [1.0] and int(tracker.ended) == 1
+    assert tracker.returns.tolist() == [0.0, 0.0]

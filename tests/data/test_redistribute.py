@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from powerband.data.hindsight import Hindsight
-from powerband.data.priorities import Priorities
+from powerband.data.priorities import CHILDREN, Priorities
 from powerband.data.replay import Replay
 from powerband.data.types import TensorSpec
 
@@ -140,3 +140,52 @@ def test_priorities_and_episodes_move_with_their_transitions():
         end = torch.minimum(obs[:, 1] + (4 - obs[:, 1] - obs[:, 0]) % 5, torch.tensor(30.0))
         assert torch.equal(obs[later][:, 1], end) and torch.equal(obs[later][:, 0], obs[:, 0])
         assert episodes.next_time.tolist() == [31, 31]
+
+
+@pytest.mark.parametrize("capacity", [200, 8192])
+def test_sums_of_a_tree_of_several_levels_are_rebuilt(capacity):
+    def new(rows, envs):
+        return Replay(rows, envs, "cpu", FIELDS, priorities=Priorities(rows, "cpu", 0.6, 0.4, lambda largest: largest))
+
+    saved, no = new(capacity, 2), torch.zeros(2, dtype=torch.bool)
+    for time in range(80):
+        saved.add({"reward": torch.zeros(2), "terminated": no, "next_obs": torch.full((2, 2), float(time))}, ended=no)
+    saved.priorities.update(torch.arange(160), torch.arange(160).float())
+    for rank in range(2):
+        moved = new(capacity // 2, 1)
+        moved.load_share([saved.state_dict()], rank, 2)
+        levels = moved.priorities.levels
+        assert len(levels) > 1
+        for lower, upper in zip(levels, levels[1:], strict=False):
+            sums = lower.view(-1, CHILDREN).sum(1)
+            torch.testing.assert_close(upper[: len(sums)], sums)
+
+
+def test_new_transitions_get_the_largest_priority_of_all_saved_ranks():
+    def new(rows, envs):
+        return Replay(rows, envs, "cpu", FIELDS, priorities=Priorities(rows, "cpu", 1.0, 0.4, lambda largest: largest))
+
+    states, no = [], torch.zeros(2, dtype=torch.bool)
+    for error in (3.0, 7.0):
+        saved = new(20, 2)
+        saved.add({"reward": torch.zeros(2), "terminated": no, "next_obs": torch.zeros(2, 2)}, ended=no)
+        saved.priorities.update(torch.tensor([0]), torch.tensor([error]))
+        states.append(saved.state_dict())
+    moved = new(40, 4)
+    moved.load_share(states, 0, 1)
+    assert float(moved.priorities.largest) == pytest.approx(7.0)
+
+
+def test_goals_of_new_episodes_relabel_no_transition_from_before_a_redistribution():
+    def new():
+        return Replay(40, 2, "cpu", FIELDS, hindsight=Hindsight(40, 2, "cpu", 4, lambda a, d: (a.sum(-1), None)))
+
+    saved, moved, no = new(), new(), torch.zeros(2, dtype=torch.bool)
+    row = {"reward": torch.zeros(2), "terminated": no, "next_obs": torch.zeros(2, 2)}
+    for _ in range(5):
+        saved.add(row, ended=no)
+    moved.load_share([saved.state_dict()], 0, 1)
+    for _ in range(5):
+        moved.add(row, ended=no)
+    later = moved.hindsight.episodes.later(torch.arange(10), torch.full((10,), 0.999))
+    assert bool((later < 10).all())

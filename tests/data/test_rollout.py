@@ -125,3 +125,8 @@ def test_numbers_of_minibatches_that_do_not_divide_are_refused():
         list(filled().minibatches(5, torch.Generator()))
     with pytest.raises(ValueError, match="4 environments .* cannot be split into 3 equal"):
         list(filled().minibatches(3, torch.Generator(), sequences=True))
+
+
+def test_the_step_after_an_end_starts_an_episode():
+    ended = torch.tensor([[True, False], [False, True], [False, True]])
+    assert episode_starts(ended).tolist() == [[False, False], [True, False], [False, True]]

@@ -110,3 +110,15 @@ def test_an_episode_without_an_end_is_refused(monkeypatch):
     evaluate(FixedLengths(10), count, 3, 0, torch.zeros(3, 1))
     with pytest.raises(ConfigError, match="did not end within 6 steps.*Register the environment with max_episode_st"):
         evaluate(FixedLengths(None), count, 3, 0, torch.zeros(3, 1))
+
+
+def test_failures_in_a_row_are_counted_anew_after_a_complete_episode():
+    class Alternating(Failing):
+        def step(self, action: torch.Tensor) -> Step:
+            step = super().step(action)
+            if step.lost is None and bool(step.terminated[1]):
+                self.failures = 4
+            return step
+
+    found = evaluate(Alternating(4), count, 12, 0, torch.zeros(3, 1))
+    assert found["env"].bincount().tolist() == [4, 4, 4]

@@ -370,3 +370,19 @@ def test_hindsight_is_refused_without_goals_and_with_windows(tmp_path):
     for option in ({"n_step": 3}, {"graph_updates": 2}):
         with pytest.raises(ConfigError, match="hindsight=4 does not support off_policy"):
             replace(loop, **option).check(1)
+
+
+def test_the_replay_has_clipped_rewards(tmp_path):
+    env = WorkerVecEnv([Doors] * 2, num_workers=0)
+    loop = OffPolicyConfig(num_envs=2, global_batch_size=8, learning_starts=1_000, clip_reward=1.0)
+    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    train(
+        env,
+        lambda run: DQN(env.spec, DQNConfig(hidden=(8,)), run.context),
+        loop,
+        tmp_path / "run",
+        40,
+        lambda step, replay: found.append((step.reward.clone(), replay.newest(2)["reward"].clone())),
+    )
+    assert all(torch.equal(kept, raw.clamp(-1, 1)) for raw, kept in found)
+    assert max(float(raw.max()) for raw, _ in found) > 1

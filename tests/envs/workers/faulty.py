@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -171,3 +173,33 @@ class FailsToLoadOnce(Counting):
         except FileNotFoundError:
             return
         raise RuntimeError("no display")
+
+
+class StartsAProgram(Counting):
+    """Environment whose simulator is a program of its own, which `close` ends and waits for.
+
+    The first observation is 1 if the program has a PYTHONPATH.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.program = subprocess.Popen(["sleep", "60"])
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        return np.array([float("PYTHONPATH" in os.environ)]), {}
+
+    def close(self) -> None:
+        self.program.terminate()
+        self.program.wait()
+
+
+class LoadsOnce(Counting):
+    """Environment that can be created only once, because it leaves a file behind. Its first step ends the worker."""
+
+    def __init__(self, file: str) -> None:
+        if Path(file).exists():
+            time.sleep(0.2)
+            raise RuntimeError("the license is in use")
+        Path(file).touch()
+        super().__init__("exits", step=1)

@@ -17,18 +17,22 @@ from envs.workers.faulty import (
     Chained,
     Counting,
     FailsToLoadOnce,
+    LoadsOnce,
     NeverResetsAgain,
     Numbered,
     Slow,
     SlowToLoad,
     SlowToReset,
+    StartsAProgram,
 )
 from powerband.core.errors import ConfigError
 from powerband.data.episode_tracker import EpisodeTracker
 from powerband.data.replay import Replay
 from powerband.data.types import TensorSpec
 from powerband.envs.workers.group import NO_ROW, EnvError
+from powerband.envs.workers.obs_slots import write_obs
 from powerband.envs.workers.seeds import episode_seed
+from powerband.envs.workers.spaces import Spaces
 from powerband.envs.workers.supervision import EnvFailure, Supervision, reproduce_failure
 from powerband.envs.workers.vector import WorkerVecEnv
 
@@ -335,3 +339,49 @@ def test_the_repetition_of_episodes_after_a_restart_may_take_longer_than_a_step(
     step = env.step(torch.zeros(1, 1))
     assert step.lost is None and step.obs[0, 1] == 4 and len(failures) == 1
     env.close()
+
+
+def test_a_program_of_a_simulator_ends_by_a_signal_and_has_the_python_path_of_the_user(monkeypatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    env = WorkerVecEnv([StartsAProgram], num_workers=1)
+    assert float(env.reset(0)) == 0.0
+    began = time.monotonic()
+    env.close()
+    assert time.monotonic() - began < 2
+
+
+def test_a_worker_that_cannot_start_again_ends_the_run(tmp_path: Path) -> None:
+    failures: list[EnvFailure] = []
+    supervision = Supervision(max_failures=50, window_s=0.5)
+    kwargs = {"file": str(tmp_path / "loaded")}
+    env = WorkerVecEnv([(LoadsOnce, kwargs)], num_workers=1, supervision=supervision, on_failure=failures.append)
+    try:
+        env.reset(0)
+        with pytest.raises(EnvError, match="the license is in use"):
+            env.step(torch.zeros(1, 1))
+    finally:
+        env.close()
+    assert len(failures) == 5
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "message"),
+    [
+        (gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32), np.array([1e300]), "not finite as float32"),
+        (gymnasium.spaces.Box(0, 255, (1,), np.uint8), np.array([300]), "values that uint8 cannot hold"),
+    ],
+)
+def test_observations_that_cannot_be_stored_are_failures(space, obs, message) -> None:
+    slot = ((), np.zeros((1, *space.shape), space.dtype), space.shape, 0)
+    with pytest.raises(ValueError, match=message):
+        write_obs([slot], 0, obs, check_finite=True)
+
+
+def test_a_tuple_observation_may_be_a_list_and_keys_with_a_slash_are_refused() -> None:
+    array = np.zeros((1, 1), np.float32)
+    write_obs([(("0",), array, (1,), 0)], 0, [np.ones(1)], check_finite=True)
+    assert array[0, 0] == 1
+    box = gymnasium.spaces.Box(-1, 1, (1,))
+    space = gymnasium.spaces.Dict({"a/b": box, "a": gymnasium.spaces.Dict({"b": box})})
+    with pytest.raises(ConfigError, match="the key 'a/b'"):
+        Spaces.from_spaces(space, gymnasium.spaces.Discrete(2), num_agents=None, max_episode_steps=None)

@@ -181,3 +181,9 @@ def test_accounts_without_spans_name_their_time_per_step_or_update():
     part = {"update": SpanStatistics(1000, 1e-3, 1e-3, 1e-3, 1e-3)}  # the backward pass alone
     waiting = replace(ledger({"data_wait": 0.3, "update": 0.65}), spans=part)
     assert "waits 3 ms for each batch and updates with it for 6.5 ms" in diagnose(waiting, FACTS).sentence
+
+
+def test_the_late_rank_is_named_with_its_account():
+    ranks = [{"env": 0.3, "update": 0.2, "collectives": 0.45}, {"env": 0.7, "update": 0.2, "collectives": 0.05}]
+    found = diagnose([ledger(rank) for rank in ranks], replace(FACTS, world_size=2)).findings[0]
+    assert "Rank 1 is late" in found.sentence and "70% of its time in env, 40% more" in found.sentence

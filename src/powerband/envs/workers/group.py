@@ -180,8 +180,8 @@ class EnvGroup:
             obs, reward, terminated, truncated, info = self.envs[row].step(action)
             ended = bool(terminated or truncated)
             write_obs(self.final_obs if ended else self.obs, row, obs, self.supervised)
-            if self.supervised and not np.isfinite(reward).all():
-                raise ValueError(f"the reward is {reward}, which is not finite")
+            if self.supervised and not _is_finite(reward):
+                raise ValueError(f"the reward is {reward}, which is not finite in float32")
             if ended:
                 self._write_metrics(row, info)
             self.reward[row] = reward
@@ -327,3 +327,9 @@ class EnvGroup:
         if isinstance(error, ConfigError):
             return EnvError(str(error), {**facts, "refused": True})
         return EnvError(f"{describe_episode(facts)} raised {type(error).__name__}\n{traceback.format_exc()}", facts)
+
+
+def _is_finite(reward: Any) -> bool:
+    """Whether a reward, or the rewards of all agents, are finite as they are stored."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.asarray(reward, np.float32)).all())

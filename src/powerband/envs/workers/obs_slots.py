@@ -46,12 +46,21 @@ def _checked(slot: ObsSlot, obs: Any, check_finite: bool) -> np.ndarray:
     """Returns the array of `obs` that belongs to the place `slot`, after checks; discrete values are counted from 0."""
     path, array, shape, start = slot
     for key in path:
-        obs = obs[int(key)] if isinstance(obs, tuple) else obs[key]
+        obs = obs[int(key)] if isinstance(obs, tuple | list) else obs[key]
     value = np.asarray(obs)
     if value.shape != shape:
         raise ValueError(f"observation {path} has shape {value.shape}, but its space has {shape}")
     if value.dtype.kind not in KINDS[array.dtype.kind]:
         raise ValueError(f"observation {path} is {value.dtype}, which cannot be stored as {array.dtype}")
-    if check_finite and value.dtype.kind == "f" and not np.isfinite(value).all():
-        raise ValueError(f"observation {path} has values that are not finite")
-    return value - start if start else value
+    if start:
+        value = value - start
+    if value.dtype == array.dtype:
+        stored = value
+    else:
+        with np.errstate(over="ignore"):
+            stored = value.astype(array.dtype)
+        if array.dtype.kind in "iu" and not np.array_equal(stored, value):
+            raise ValueError(f"observation {path} has values that {array.dtype} cannot hold")
+    if check_finite and stored.dtype.kind == "f" and not np.isfinite(stored).all():
+        raise ValueError(f"observation {path} has values that are not finite as {array.dtype}")
+    return stored

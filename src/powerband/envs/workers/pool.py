@@ -20,6 +20,8 @@ ALL_WORKERS = slice(None)
 RESTART_TIMEOUT_S = 60.0
 """Seconds that a restart may take if the deadline of a step is shorter, because simulators load slowly. To this it adds
 the deadline of each step that the new worker repeats."""
+MOST_CREATIONS = 5
+"""Failures in a row to create environments again after which the run ends: more attempts would hardly help."""
 LEAST_TIMEOUT_S = 0.1
 """Seconds for which a worker is asked after the deadline of a step, because another one took until then."""
 FAILURE_FIELDS = ("env_id", "episode", "step", "seed", "kind", "description")
@@ -156,7 +158,7 @@ class WorkerPool:
         """Restarts a failed worker, which then completes the pending step. Returns the worker's reply."""
         assert self.failures is not None and self.shared_arrays is not None
         deadline_s, start = self.failures.settings.deadline_s, time.monotonic()
-        row = NO_ROW
+        row, attempts, creations = NO_ROW, 0, 0
         while True:
             facts, index = error.facts, worker.index
             failure = {"kind": "raised", "description": str(error), "worker": index, "actions": self._logged(facts)}
@@ -179,6 +181,11 @@ class WorkerPool:
             except WORKER_ERRORS as next_error:
                 self.failures.add(EnvFailure(**failure))
                 error = self._described(worker, next_error)
+                if error.facts.get("refused"):
+                    raise ConfigError(str(error)) from None
+                attempts, creations = attempts + 1, creations + (error.facts["doing"] == "make")
+                if creations == MOST_CREATIONS or attempts == self.failures.settings.max_failures:
+                    raise error from None
                 continue
             self.failures.add(EnvFailure(**failure, recovery_s=time.monotonic() - start))
             return reply

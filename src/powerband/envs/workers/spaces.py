@@ -157,6 +157,11 @@ def _obs_leaf(space: Any, name: str) -> Any:
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
         tree = {str(key): _obs_leaf(value, f"{name}[{key!r}]") for key, value in parts}
+        if slashed := [key for key in tree if "/" in key]:
+            raise ConfigError(
+                f"The {name} space has the key {slashed[0]!r}, but powerband joins keys with /. Rename it with "
+                f"gymnasium.wrappers.TransformObservation; wrappers=MODULE:NAME applies a wrapper of your own."
+            )
         if not tree:
             raise ConfigError(f"The {name} space {space} is empty. Remove it, or give it entries of {SUPPORTED}.")
         return tree

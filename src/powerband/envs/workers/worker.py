@@ -19,6 +19,9 @@ from powerband.envs.workers.group import EnvGroup
 from powerband.envs.workers.shared_arrays import Layout, SharedArrays
 from powerband.envs.workers.supervision import EnvError
 
+ENDING = (signal.SIGINT, signal.SIGTERM)
+PYTHONPATH = "POWERBAND_WORKER_PYTHONPATH"
+"""Environment variable of a worker with the PYTHONPATH of the user; its own one is the complete path of the parent."""
 importing_main = False
 """True while a worker imports the user's script for its functions; the script must not start workers then."""
 
@@ -33,13 +36,23 @@ def serve(sock_fd: int, memory_fd: int, parent_pid: int, die_with_parent: bool) 
         die_with_parent: Let the kernel kill this process when the parent's thread that started it ends.
     """
     # Only the parent ends a run. A signal to all processes of a job must not end the simulators before it has saved.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # Programs that a simulator starts do not inherit a handler, while they would inherit SIG_IGN and not end either.
+    for number in ENDING:
+        signal.signal(number, _stay)
+    path = os.environ.pop(
+        PYTHONPATH
+    )  # for programs that a simulator starts; this process has the complete path already
+    if path:
+        os.environ["PYTHONPATH"] = path
+    else:
+        del os.environ["PYTHONPATH"]
     if die_with_parent:
         signal_at_parent_death(signal.SIGKILL)  # also ends a worker that hangs in C code
         if os.getppid() != parent_pid:
             return
-    parent = Channel(socket.socket(fileno=sock_fd))
+    connection = socket.socket(fileno=sock_fd)
+    os.register_at_fork(after_in_child=lambda: _leave(connection))
+    parent = Channel(connection)
     try:
         group = _make_group(parent)
         while group is not None:
@@ -56,6 +69,17 @@ def serve(sock_fd: int, memory_fd: int, parent_pid: int, die_with_parent: bool) 
             parent.send(*reply)
     except (EOFError, ConnectionError):
         return
+
+
+def _stay(number: int, frame: object) -> None:
+    """Handles a signal that ends other processes of the job."""
+
+
+def _leave(connection: socket.socket) -> None:
+    """Lets a process that a simulator forks end by signals, and lets the parent see the end of this worker."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
+    connection.close()
 
 
 def _make_group(parent: Channel) -> EnvGroup | None:

@@ -207,3 +207,19 @@ def test_the_policy_loads_with_safetensors_alone(run_dir):
     checkpoint_writer.export_policy(run_dir, {"algo": "ppo"}, {"w": torch.ones(2, 2)})
     assert torch.equal(load_file(run_dir / "policy" / "model.safetensors")["w"], torch.ones(2, 2))
     assert json.loads((run_dir / "policy" / "config.json").read_text()) == {"algo": "ppo"}
+
+
+@pytest.mark.parametrize("damage", ["missing", "short"])
+def test_a_manifest_needs_all_shards(run_dir, damage):
+    """As when another machine has written its shard to a disk of its own."""
+    save(run_dir, 1, {"x": 1})
+    writer = CheckpointWriter(run_dir, 2)
+    files = writer.write("rank0", {"x": torch.ones(4)})
+    shard = writer.hidden / next(iter(files))
+    if damage == "missing":
+        shard.unlink()
+    else:
+        shard.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=f"lacks {shard.name}"):
+        writer.write_manifest(files, {"world_size": 1})
+    assert resolve_resume(str(run_dir))[0].name == "1"

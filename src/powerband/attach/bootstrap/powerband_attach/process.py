@@ -71,6 +71,7 @@ def _ending(name: str, fn: Callable[..., Any]) -> Callable[..., Any]:
             for callback in after_failed_exec:
                 safely(callback)()
 
+    ending.__module__ = "os"  # so that pickle finds it there, as the function that it replaces
     return ending
 
 
@@ -92,6 +93,7 @@ def _forking(fn: Callable[[], int]) -> Callable[[], int]:
             if process_id:
                 _in_parent()
 
+    fork.__module__ = "os"
     return fork
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.imported.pictures import read_grey
 
@@ -63,21 +64,28 @@ def read_map_file(path: Path) -> MapFile:
     try:
         if path.stat().st_size > MAX_YAML_BYTES:
             raise ConfigError(f"{path} is larger than {MAX_YAML_BYTES:,} bytes. Name the YAML file of a map.")
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}. Write image: FILE and resolution: METRES.") from None
+        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
+        problem = shortened(error)
+        raise ConfigError(f"{path} cannot be read: {problem}. Write image: FILE and resolution: METRES.") from None
     if not isinstance(entries, dict) or not isinstance(entries.get("image"), str):
         raise ConfigError(f"{path} names no picture. Write image: FILE and resolution: METRES, as map_server does.")
+    if "\0" in entries["image"]:
+        raise ConfigError(f"{path}: image: names no file. Write image: FILE, with a file next to this one.")
     picture = path.parent / entries["image"]
     if picture.resolve().parent != path.parent.resolve():
         raise ConfigError(f"{path}: image: {entries['image']} is in another folder. Put the picture next to the file.")
     mode = entries.get("mode", "trinary")
     if mode not in ("trinary", "scale"):
-        raise ConfigError(f"{path}: mode: {mode} is not supported. Save the map with mode: trinary.")
+        raise ConfigError(f"{path}: mode: {shortened(mode)} is not supported. Save the map with mode: trinary.")
     corner = entries.get("corner")
     if corner is not None:
         if not isinstance(corner, list) or len(corner) != 2:
-            raise ConfigError(f"{path}: corner: {corner} is not [x, z] of the picture's upper left corner, in metres.")
+            raise ConfigError(
+                f"{path}: corner: {shortened(corner)} is not [x, z] of the picture's upper left corner, in metres."
+            )
         corner = (_number(path, "corner", corner[0]), _number(path, "corner", corner[1]))
     free, occupied = (
         _number(path, name, entries.get(name, default))
@@ -88,14 +96,16 @@ def read_map_file(path: Path) -> MapFile:
             f"{path}: free_thresh: {free:g} and occupied_thresh: {occupied:g} must rise from above 0 to 1. Write "
             f"free_thresh: {FREE} and occupied_thresh: {OCCUPIED}."
         )
-    floor = entries.get("floor")
+    floor, scene = entries.get("floor"), entries.get("scene", path.stem)
+    if not isinstance(scene, str | int):
+        raise ConfigError(f"{path}: scene: {shortened(scene)} is not a name. Write scene: NAME.")
     return MapFile(
         picture=picture,
         resolution=_number(path, "resolution", entries.get("resolution")),
         negate=bool(entries.get("negate", False)),
         free=free,
         corner=corner,
-        scene=str(entries.get("scene", path.stem)),
+        scene=str(scene),
         floor=None if floor is None else _number(path, "floor", floor),
         navigable=bool(entries.get("navigable", False)),
     )
@@ -107,6 +117,19 @@ def _number(path: Path, name: str, value: Any) -> float:
     Raises:
         ConfigError: The entry `name` is missing or not a number.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigError(f"{path}: {name}: {value} is not a number. Write {name}: 0.05, for example.")
-    return float(value)
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ConfigError(f"{path}: {name}: {shortened(value)} is not a number. Write {name}: 0.05, for example.")
+    return number
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML loader that refuses aliases, because aliases can make a small file expand without limit."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias, which is not allowed")
+        return super().compose_node(parent, index)
