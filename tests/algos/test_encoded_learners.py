@@ -76,12 +76,11 @@ def test_the_policy_and_the_checkpoint_hold_the_encoder(learner):
 
 
 def test_targets_use_the_copy_of_the_encoder(learner):
-    before = copy.deepcopy(learner.state_dict())
-    losses = []
+    before, data, losses = copy.deepcopy(learner.state_dict()), batch(), []
     for shift in (0.0, 0.0, 0.5):
         learner.load_state_dict(copy.deepcopy(before))
         with torch.no_grad():
             for weight in learner.target_encoder.parameters():
                 weight.add_(shift)
-        losses.append(float(learner.update(batch())["losses/critic"]))
+        losses.append(float(learner.update(data)["losses/critic"]))
     assert losses[0] == losses[1] != losses[2]
