@@ -309,3 +309,16 @@ def test_children_do_not_import_from_the_current_folder(tmp_path: Path, monkeypa
     assert len(commands) >= 9
     unsafe = [each for each in commands if not re.match(r'\s*("-u", )?"-(P|I)', each) and "*sys.argv" not in each]
     assert not unsafe
+
+
+def test_a_run_of_another_recipe_is_named_before_its_options(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({"env_id": "CartPole-v1"}))
+    (tmp_path / "run.json").write_text(json.dumps({"recipe": "gym"}))
+    assert cli.main(["train", "toy", f"resume={tmp_path}"]) == 2
+    assert "is a run of gym, not of toy. Write powerband train gym" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["train.py"], ["python", "train.py"], ["python3.11", "train.py"]])
+def test_a_script_without_dashes_is_no_recipe(words, capsys):
+    assert cli.main(["profile", *words]) == 2
+    assert "write two dashes before its command: powerband profile -- python train.py" in capsys.readouterr().err

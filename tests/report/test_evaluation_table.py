@@ -48,3 +48,9 @@ def test_images_of_a_removed_checkpoint_do_not_create_its_folder_again(tmp_path:
     assert result_path(checkpoint, "videos/episode.mp4") == tmp_path / "videos" / "episode-4000.mp4"
     assert result_path(checkpoint, "videos/episode") == tmp_path / "videos" / "episode-4000"
     assert result_path(tmp_path, "mission.png") == tmp_path / "mission.png"
+
+
+def test_a_table_that_cannot_be_saved_is_returned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = write_table(tmp_path / "gone" / "too" / "deep", "episodes", Options(), [{"return": float("nan")}])
+    assert rows == [{"return": None}]
+    assert "the result could not be saved in" in capsys.readouterr().err

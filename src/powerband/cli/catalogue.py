@@ -17,7 +17,7 @@ from powerband.core.config.command_line import checked_choice, wants_help
 from powerband.core.config.flags import COMMAND_LINE
 from powerband.core.config.presets import presets
 from powerband.core.config.run_config import RunConfig
-from powerband.core.config.saved import named_run, recipe_of
+from powerband.core.config.saved import named_run
 from powerband.core.config.schema import fields_table
 from powerband.core.config.sizes import LOOPS, divisible_defaults
 from powerband.core.config.texts import shortened
@@ -53,6 +53,11 @@ def load(name: str) -> Recipe:
     if name in RECIPES:
         return importlib.import_module(f"powerband.recipes.{name}").RECIPE
     points = installed()
+    if name.endswith(".py") or re.fullmatch(r"python[0-9.]*", name):
+        raise ConfigError(
+            f"{shortened(name)} is no recipe. To profile or audit a script, write two dashes before its command: "
+            f"powerband profile -- python train.py."
+        )
     if name not in points and "." not in name:
         checked_choice(name, (*RECIPES, *points), "recipe")
     module, _, attribute = (points[name].value if name in points else name).partition(":")
@@ -142,11 +147,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     if resolved.config.run.env_steps < 1:
         raise ConfigError("env_steps=0 is below 1. Write env_steps=1 or more.")
     if resolved.config.run.resume:
-        folder = named_run(resolved.config.run.resume, "resume")
-        trained = recipe_of(folder)
-        if trained != name:
-            raise ConfigError(f"{folder} is a run of {trained}, not of {name}. Write powerband train {trained} ...")
-        _refuse_run_dir(resolved, folder)
+        _refuse_run_dir(resolved, named_run(resolved.config.run.resume, "resume"))
     return recipe, stage, resolved
 
 

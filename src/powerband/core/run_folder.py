@@ -128,7 +128,8 @@ def why_no_checkpoint(folder: Path) -> str:
     if isinstance(elsewhere, str):
         return f"{folder} has no checkpoint to resume from: the run keeps its checkpoints in {elsewhere[:200]}."
     ended = read_object(folder / "processes.json").get("ended")
-    end = f"ended before its first checkpoint: {ended[:200]}" if isinstance(ended, str) else "was killed before one"
+    cause = ended.strip().splitlines()[-1][:200] if isinstance(ended, str) and ended.strip() else ""  # of a traceback
+    end = f"ended before its first checkpoint: {cause}" if cause else "was killed before one"
     recipe = read_object(folder / "run.json").get("recipe")
     command = f"powerband train {recipe if isinstance(recipe, str) else 'RECIPE'} run_dir=NEW --config"
     return (

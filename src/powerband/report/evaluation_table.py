@@ -30,7 +30,10 @@ def write_table(folder: Path, name: str, options: Any, rows: Sequence[dict[str, 
     if path.parent != folder:
         print(f"powerband: the run has removed the evaluated checkpoint. The result is in {path}.", file=sys.stderr)
     table = _json_values({"options": vars(options), "rows": rows})
-    path.write_text(json.dumps(table, indent=2, allow_nan=False), encoding="utf-8")
+    try:
+        path.write_text(json.dumps(table, indent=2, allow_nan=False), encoding="utf-8")
+    except OSError as error:  # --json still receives the rows
+        print(f"powerband: the result could not be saved in {path} ({error.strerror}).", file=sys.stderr)
     return table["rows"]
 
 

@@ -154,15 +154,15 @@ class Audit:
         )
 
     def _selected(self, found: list[ScriptOption]) -> list[ScriptOption]:
-        names = [name.strip() for name in self.options.options.split(",") if name.strip()]
-        known = {option.name for option in found} | {option.last_name for option in found}
-        if unknown := [name for name in names if name not in known]:
-            raise ConfigError(f"The script has no option {unknown[0]!r}. Its options: {', '.join(sorted(known))}.")
         if not found:
             raise ConfigError(
                 "No option was found. audit sees argparse, OmegaConf and Hydra, YAML and JSON files, dataclass parsers "
                 "(tyro, HfArgumentParser, draccus), absl flags and gin, in the script's own code."
             )
+        names = [name.strip() for name in self.options.options.split(",") if name.strip()]
+        known = {option.name for option in found} | {option.last_name for option in found}
+        if unknown := [name for name in names if name not in known]:
+            raise ConfigError(f"The script has no option {unknown[0]!r}. Its options: {', '.join(sorted(known))}.")
         return [option for option in found if not names or option.name in names or option.last_name in names]
 
     def _limits_from(self, first: ShortRun) -> Limits:

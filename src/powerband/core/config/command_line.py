@@ -132,8 +132,10 @@ def print_or_write(value: Any, target: str) -> None:
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             Path(target).write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
         except OSError as error:
+            print(json.dumps(value, indent=2))  # the result of a long command is not lost
             raise ConfigError(
-                f"{target} cannot be written ({error.strerror}). Name another file with --json=FILE.json."
+                f"{target} cannot be written ({error.strerror}), so the JSON stands in the standard output. Name "
+                f"another file with --json=FILE.json."
             ) from error
     else:
         print(value if isinstance(value, str) and not target else json.dumps(value, indent=2))

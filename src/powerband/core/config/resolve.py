@@ -33,7 +33,7 @@ from powerband.core.config.presets import (
     split_tuned_section,
     user_presets,
 )
-from powerband.core.config.saved import named_run, saved_flags, saved_mapping, saved_text
+from powerband.core.config.saved import named_run, refuse_other_recipe, saved_flags, saved_mapping, saved_text
 from powerband.core.config.schema import FieldLookup, fields_of
 from powerband.core.config.texts import shortened, some_of
 from powerband.core.config.values import parse_value
@@ -148,6 +148,7 @@ def resolve(
             meant = str(folder.absolute())
         if meant != target:
             own = [replace(flag, value=meant) if flag in resume else flag for flag in own]
+        refuse_other_recipe(folder, recipe)
         sources.append(saved_flags(folder))
     sources.append(own)
     if not any(flag.name == "algo" for source in sources for flag in source):

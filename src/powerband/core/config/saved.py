@@ -87,6 +87,14 @@ def recipe_of(folder: Path) -> str:
     Raises:
         ConfigError: The file ``run.json`` of the run is damaged.
     """
+    try:
+        read_text(folder / "run.json")
+    except PermissionError as error:
+        raise ConfigError(
+            f"{shortened(folder / 'run.json', SHOWN_PATH)} cannot be read ({error.strerror}). Correct its permissions."
+        ) from error
+    except OSError:  # the next lines name it
+        pass
     name = read_object(folder / "run.json").get("recipe")
     if not isinstance(name, str) or not name:
         raise ConfigError(
@@ -94,6 +102,16 @@ def recipe_of(folder: Path) -> str:
             f"another run."
         )
     return name
+
+
+def refuse_other_recipe(folder: Path, recipe: str) -> None:
+    """Refuses to continue the run in `folder` with another recipe than its own; "" accepts any.
+
+    Raises:
+        ConfigError: The run is of another recipe, or its ``run.json`` is damaged.
+    """
+    if recipe and (trained := recipe_of(folder)) != recipe:
+        raise ConfigError(f"{folder} is a run of {trained}, not of {recipe}. Write powerband train {trained} ...")
 
 
 def saved_mapping(text: str, source: str) -> dict[str, Any]:

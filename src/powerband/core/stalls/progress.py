@@ -123,7 +123,7 @@ class Progress:
 
     def set_folder(self, folder: str) -> None:
         """Names the run folder, into which the watching process writes what it has found."""
-        path = os.path.abspath(folder).encode()
+        path = os.fsencode(os.path.abspath(folder))
         self._write(FOLDER_AT, path if len(path) < PAGE - FOLDER_AT else b"")
 
     def allow_wait(self, seconds: float) -> None:
@@ -217,4 +217,4 @@ class RankProgress:
 
 
 def _text(page: memoryview, start: int, size: int) -> str:
-    return bytes(page[start : start + size]).split(b"\0", 1)[0].decode(errors="replace")
+    return bytes(page[start : start + size]).split(b"\0", 1)[0].decode(errors="surrogateescape")
