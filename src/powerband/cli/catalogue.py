@@ -55,8 +55,8 @@ def load(name: str) -> Recipe:
     points = installed()
     if name.endswith(".py") or re.fullmatch(r"python[0-9.]*", name):
         raise ConfigError(
-            f"{shortened(name)} is no recipe. To profile or audit a script, write two dashes before its command: "
-            f"powerband profile -- python train.py."
+            f"{shortened(name)} is not the name of a recipe. To profile or audit a script, write two dashes "
+            f"before its command: powerband profile -- python train.py."
         )
     if name not in points and "." not in name:
         checked_choice(name, (*RECIPES, *points), "recipe")

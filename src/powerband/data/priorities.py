@@ -128,8 +128,8 @@ class Priorities:
         self.largest.copy_(state["largest"])
         if "sums" not in state:  # of another number of ranks
             for lower, upper in zip(self.levels, self.levels[1:], strict=False):
-                sums = lower.view(-1, CHILDREN).sum(1)
-                upper.zero_()[: len(sums)].copy_(sums)  # a level is padded to a multiple of CHILDREN
+                totals = lower.view(-1, CHILDREN).sum(1)
+                upper.zero_()[: len(totals)].copy_(totals)  # a level is padded to a multiple of CHILDREN
             return
         sums = state["sums"].split([len(level) for level in self.levels[1:]]) if self.levels[1:] else ()
         for level, saved in zip(self.levels[1:], sums, strict=True):

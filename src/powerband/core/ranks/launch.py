@@ -233,7 +233,7 @@ def _elastic(
         several = {"is_host": is_host, "timeout": RENDEZVOUS_S, "last_call_timeout": LAST_CALL_S, **PATIENCE}
     signals: dict[str, Any] = {}
     if "signals_to_handle" in {field.name for field in fields(LaunchConfig)}:  # newer torch ignores the variable
-        signals["signals_to_handle"] = os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"]
+        signals["signals_to_handle"] = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", FORWARDED_SIGNALS)
     config = LaunchConfig(
         min_nodes=least,
         max_nodes=most,
