@@ -64,7 +64,7 @@ def read_map_file(path: Path) -> MapFile:
     try:
         if path.stat().st_size > MAX_YAML_BYTES:
             raise ConfigError(f"{path} is larger than {MAX_YAML_BYTES:,} bytes. Name the YAML file of a map.")
-        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=_SafeLoaderWithoutAliases)
     except ConfigError:
         raise
     except (OSError, ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
@@ -126,7 +126,7 @@ def _number(path: Path, name: str, value: Any) -> float:
     return number
 
 
-class _Loader(yaml.SafeLoader):
+class _SafeLoaderWithoutAliases(yaml.SafeLoader):
     """YAML loader that refuses aliases, because aliases can make a small file expand without limit."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
