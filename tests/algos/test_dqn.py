@@ -56,10 +56,17 @@ def quantile_loss(quantiles: torch.Tensor, targets: torch.Tensor, delta: float) 
 
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("quantiles", [0, 5])
-def test_updates_equal_the_reference(double, dueling, quantiles):
+@pytest.mark.parametrize(("quantiles", "delta"), [(0, 1.0), (5, 1.0), (5, 0.3)])
+def test_updates_equal_the_reference(double, dueling, quantiles, delta):
     ours = learner(
-        lr=1e-2, target_interval=2, tau=1.0, double=double, dueling=dueling, quantiles=quantiles, max_grad_norm=0.5
+        lr=1e-2,
+        target_interval=2,
+        tau=1.0,
+        double=double,
+        dueling=dueling,
+        quantiles=quantiles,
+        huber_delta=delta,
+        max_grad_norm=0.5,
     )
     net, target_net = copy.deepcopy(ours.net), copy.deepcopy(ours.target_net)
     adam = torch.optim.Adam(net.parameters(), 1e-2)
@@ -74,7 +81,7 @@ def test_updates_equal_the_reference(double, dueling, quantiles):
             discount = 0.99 ** data["steps"] * (1 - data["terminated"].float())
             targets = data["reward"].unsqueeze(1) + discount.unsqueeze(1) * following[rows, choosing.argmax(1)]
         values = net(data["obs"]["vector"])[rows, data["action"]]
-        loss = quantile_loss(values, targets, 1.0) if quantiles else F.smooth_l1_loss(values, targets)
+        loss = quantile_loss(values, targets, delta) if quantiles else F.smooth_l1_loss(values, targets)
         adam.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)

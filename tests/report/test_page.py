@@ -147,6 +147,35 @@ def test_two_runs_are_compared_with_their_different_settings(
     )
 
 
+MARKUP = "\"'><b class=injected>"
+
+
+def with_markup(value: object) -> object:
+    """Adds markup to every name and every text in a JSON value."""
+    if isinstance(value, dict):
+        return {key: with_markup(item) for key, item in value.items()} | {MARKUP: MARKUP}
+    if isinstance(value, list):
+        return [with_markup(item) for item in value]
+    return value + MARKUP if isinstance(value, str) else value
+
+
+def test_texts_of_files_are_not_interpreted_as_markup(sac: Path, other_sac: Path, tmp_path: Path, capsys) -> None:
+    runs = [shutil.copytree(run, tmp_path / f"{number}{MARKUP}") for number, run in enumerate((sac, other_sac))]
+    for number, run in enumerate(runs):
+        rows = [{"return": 1.0, "policy": str(number)}]
+        (run / "eval-games.json").write_text(json.dumps(rows))
+        for path in run.glob("*.json"):
+            if path.name != "config.json":  # a text in place of an option is refused before it is shown
+                path.write_text(json.dumps(with_markup(json.loads(path.read_text()))))
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        varying = [line | {f"charts/{MARKUP}": float(step)} for step, line in enumerate(lines)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in varying))
+    single = report_page(str(runs[0]), f"to={tmp_path / 'single.html'}", capsys=capsys)
+    both = report_page(*map(str, runs), f"to={tmp_path / 'both.html'}", capsys=capsys)
+    for page in (single, both):
+        assert "<b class=injected>" not in page and page.count(html.escape("<b class=injected>")) > 4
+
+
 @pytest.mark.parametrize("arguments", [["{run}", "{run}"], ["{run}", "/nowhere"], ["{run}", "to=/proc/none/page.html"]])
 def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], sac: Path, capsys) -> None:
     assert cli.main(["report", *(argument.format(run=sac) for argument in arguments)]) == 2

@@ -92,3 +92,31 @@ def test_arguments_of_the_environment_are_json(tmp_path, capsys):
     for text in ("is_slippery=false", "[1]", "{'a': 1}"):
         with pytest.raises(ConfigError, match="env_kwargs=.* is not a JSON object"):
             resolve(RECIPE.Config, [f"env_kwargs={text}"])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_folder_of_a_run_without_environments_can_be_used_again(tmp_path, capsys, monkeypatch, workers):
+    (tmp_path / "driver_env.py").write_text(
+        """import os
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Env(CartPoleEnv):
+    def __init__(self):
+        if os.environ.get("DRIVER_MISSING"):
+            raise RuntimeError("the driver is not running")
+        super().__init__()
+
+gymnasium.register("Driver-v0", Env, max_episode_steps=20)
+"""
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
+    settings = [f"num_workers={workers}" if each.startswith("num_workers") else each for each in SMALL]
+    arguments = ["train", "gym", "env_id=driver_env:Driver-v0", *ON_POLICY, *settings, f"run_dir={tmp_path / 'run'}"]
+    monkeypatch.setenv("DRIVER_MISSING", "yes")
+    with pytest.raises(RuntimeError, match="the driver is not running"):
+        cli.main(arguments)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.delenv("DRIVER_MISSING")
+    assert cli.main(arguments) == 0, capsys.readouterr().err

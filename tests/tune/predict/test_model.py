@@ -17,7 +17,7 @@ from powerband.tune.knobs import Knobs
 from powerband.tune.measure.facts import WindowFacts
 from powerband.tune.measure.in_process import Measurement
 from powerband.tune.measure.ledger import Ledger
-from powerband.tune.predict.model import Affine, fit
+from powerband.tune.predict.model import Affine, ThroughputModel, fit
 
 
 @dataclass(frozen=True)
@@ -207,3 +207,34 @@ def test_recorded_data_has_no_environments_to_scale_with() -> None:
     facts = WindowFacts(iterations=10, env_steps=640, grad_steps=10, batch_rows=64, num_envs=0)
     model = fit(Ledger(10.0, {"update": 10.0}), facts)
     assert model.with_envs(0).steps_per_s == model.steps_per_s == pytest.approx(64.0)
+
+
+def test_an_iteration_adds_the_seconds_of_its_parts() -> None:
+    """8 environments take 0.8 + 1.6 + 0.3 s, other work 0.5 s, and 2 updates of 64 rows 2 (0.1 + 0.64 + 0.05) s."""
+    model = ThroughputModel(
+        num_envs=8,
+        steps=8,
+        updates=2,
+        rows=64,
+        env=Affine(0.0, 0.1),
+        wait=Affine(0.0, 0.2),
+        act=Affine(0.3, 0.0),
+        update=Affine(0.1, 0.01),
+        comm=0.05,
+        fixed=0.5,
+    )
+    assert model.iteration_s == pytest.approx(0.8 + 1.6 + 0.3 + 0.5 + 2 * 0.79)
+    halves = model.with_ranks(2, comm=0.2)  # each rank steps 4 environments and has half of each batch
+    assert halves.iteration_s == pytest.approx(0.4 + 0.8 + 0.3 + 0.5 + 2 * (0.1 + 0.32 + 0.2))
+    assert halves.steps == model.steps, "steps are counted over all ranks"
+    quarters = model.with_minibatches(4)  # four times the updates, each with a quarter of the rows
+    assert quarters.iteration_s == pytest.approx(0.8 + 1.6 + 0.3 + 0.5 + 8 * (0.1 + 0.16 + 0.05))
+    assert model.with_overlap().iteration_s == pytest.approx(0.8 + 1.6 + 0.3 + 0.5)
+
+
+def test_the_model_of_a_window_repeats_its_rate() -> None:
+    seconds = {"env": 1.0, "env_wait": 2.0, "act": 3.0, "update": 4.0, "sample": 0.5, "collectives": 1.5, "eval": 8.0}
+    facts = WindowFacts(iterations=10, env_steps=80, grad_steps=20, num_envs=8, batch_rows=64)
+    model = fit(Ledger(20.0, seconds), facts)
+    assert model.comm == pytest.approx(1.5 / 20) and model.fixed == pytest.approx(8.0 / 10)
+    assert model.steps_per_s == pytest.approx(80 / sum(seconds.values()))

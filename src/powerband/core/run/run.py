@@ -111,6 +111,7 @@ class Run:
         self.noise = NoiseSource(settings.seed, self.device, ranks.rank)
         self.env_steps = self.grad_steps = self._new_updates = 0
         self.running, self.ranks_changed = True, False
+        self._began = False
         self.observer = observer
         self.hooks = RunHooks()
         self._banner: dict[str, str] = {}
@@ -214,8 +215,8 @@ class Run:
             self.owned_folder.own.release()
             if self._watched is not None:
                 self._watched.close()
-        if isinstance(final, ConfigError) and not self.env_steps:
-            self.owned_folder.own.give_up()
+        if final is not None and not self.env_steps and (isinstance(final, ConfigError) or not self._began):
+            self.owned_folder.own.give_up()  # nothing is lost, and the user can use the folder again
         if isinstance(final, ConfigError) or (final is None and not self.received_signal):  # no launcher restarts it
             self._end_spares()
         self.ranks.close()
@@ -445,4 +446,5 @@ class Run:
             self.console.note(notice)
         restored = self.restore()
         self.ranks.progress.loop_begins()
+        self._began = True
         return restored

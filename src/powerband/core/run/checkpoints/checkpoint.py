@@ -54,9 +54,7 @@ def load_checkpoint(path: Path, shard: str, mapped: bool = False) -> tuple[Any, 
         tree = unpack_shard((path / names[1]).read_bytes(), load_file(path / names[0]))
         return tree if mapped else in_memory(tree), manifest
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path}: {names[0]} cannot be read ({str(error)[:200]}). Use the previous checkpoint."
-        ) from error
+        raise CheckpointError(f"{path}: {names[0]} cannot be read ({str(error)[:200]}).") from error
 
 
 def in_memory(tree: Any) -> Any:
@@ -93,7 +91,7 @@ def _own_manifest(path: Path) -> Manifest:
             f"{path} belongs to this run, repair the file; the id is {manifest.run[:40]}."
         )
     if manifest.run and manifest.run != own:  # manifests of format 1 name no run
-        raise CheckpointError(f"{path} belongs to another run, {manifest.run[:40]}. Use the previous checkpoint.")
+        raise CheckpointError(f"{path} belongs to another run, {manifest.run[:40]}.")
     return manifest
 
 
@@ -140,7 +138,13 @@ def checkpoint_of(target: str) -> Path | None:
     """
     named = _named(target, checkpoints_in(find_run(target) / "checkpoints"))
     if named is not None:
-        verify(named)
+        try:
+            verify(named)
+        except CheckpointError as error:
+            run_dir = named.parent.parent
+            raise CheckpointError(
+                f"{error} Name another checkpoint of the run, or {run_dir} for the newest undamaged one."
+            ) from error
     return named
 
 

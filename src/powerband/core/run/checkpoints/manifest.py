@@ -90,7 +90,7 @@ class Manifest:
             raise _damaged(path, f"{type(error).__name__}: {error}"[:200]) from error
         raise CheckpointError(
             f"{folder} has format {str(version)[:40]}, but this version of powerband reads 1 and {FORMAT}. "
-            f"Use the version that saved it, or the previous checkpoint."
+            f"Use the version of powerband that saved it."
         )
 
     @classmethod
@@ -147,4 +147,4 @@ def open_regular(path: Path) -> Iterator[io.BufferedReader]:
 
 
 def _damaged(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"{path} cannot be used: {reason}. Use the previous checkpoint.")
+    return CheckpointError(f"{path} cannot be used: {reason}.")

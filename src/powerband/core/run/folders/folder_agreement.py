@@ -46,7 +46,7 @@ class LockedFolder:
             self.lock.release()
 
     def give_up(self) -> None:
-        """Releases the folder, and removes what this rank has made, after a user error before the first step."""
+        """Releases the folder, and removes what this rank has made, after an error before the first step."""
         owned = self.lock is not None and not self.lock.lost  # otherwise the files are those of another owner
         self.release()
         if owned and not self.resumed:
