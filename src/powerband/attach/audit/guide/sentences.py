@@ -262,5 +262,5 @@ class GuideWording:
 def machine_text(lang: str, cores: int, gpu: str) -> str:
     """Names a machine by its GPU, or by its CPU cores."""
     if gpu:
-        return gpu
+        return f" {gpu} " if lang == "zh" else gpu
     return f" {cores} 个 CPU 核" if lang == "zh" else f"{cores} CPU core{'s' if cores != 1 else ''}"
