@@ -71,9 +71,9 @@ lint: setup
 bench: setup
 	for script in environments/snakes_env environments/snakes_features updates/updates updates/replay \
 			environments/vector_env training/end_to_end; do \
-		$(BIN)/python benchmarks/$$script.py --json benchmarks/results/$${script##*/}.json || exit 1; \
+		$(BIN)/python benchmarks/$$script.py --json benchmarks/results/$$script.json || exit 1; \
 	done
-	$(BIN)/powerband bench update-interval --json benchmarks/results/update_interval.json
+	$(BIN)/powerband bench update-interval --json benchmarks/results/training/update_interval.json
 
 # Frameworks that benchmarks compare with or attach to, in build/peers. They replace no package of the environment.
 peers: setup

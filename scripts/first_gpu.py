@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from gpu.step import Outcome, Step, environment, kill, run  # noqa: E402
 from gpu.steps import STEPS, TOTAL_S, wheels_step  # noqa: E402
 
-RESULTS, DRY_RESULTS = ROOT / "benchmarks/results/gpu.json", ROOT / "build/gpu-dry-run.json"
+RESULTS, DRY_RESULTS = ROOT / "benchmarks/results/gpu/gpu.json", ROOT / "build/gpu-dry-run.json"
 PACKAGES = ROOT / "build/gpu-packages"
 QUESTION = """
 import importlib.util, sys

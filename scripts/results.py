@@ -23,7 +23,7 @@ from powerband.results.published import SHARES, row_label, trials
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-RUNS = RESULTS / "learning"
+RUNS = RESULTS / "learning" / "scores"
 ROWS = ROOT / "src" / "powerband" / "results" / "rows.json"
 PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "results.zh-CN.md")
 TRAINED = ("policy", "likeliest", "this run", "expert")
@@ -76,9 +76,9 @@ TEXTS = (
 """(row, part of the evaluation, metric, format): the page contains mean and 95 % interval over seeds in this format."""
 
 TABLES = (
-    ("metaworld_collective.json", ("rows",)),
-    ("learning/metaworld-mt10-demos.json", ("runs", 0, "at_end")),
-    ("learning/metaworld-mt10.json", ("rows",)),
+    ("learning/metaworld_collective.json", ("rows",)),
+    ("learning/scores/metaworld-mt10-demos.json", ("runs", 0, "at_end")),
+    ("learning/scores/metaworld-mt10.json", ("rows",)),
 )
 """(file, place of its rows): success rates of tasks, which the pages list in lines that begin with the task."""
 
@@ -170,7 +170,7 @@ def missing_steps(page: str, separator: str) -> list[str]:
     the pages state them in words. `separator` stands between the numbers.
     """
     missing = []
-    for path in sorted(RESULTS.glob("metaworld_transfer*/*.json")):
+    for path in sorted(RESULTS.glob("learning/metaworld_transfer*/*.json")):
         stored, steps = json.loads(path.read_text()), defaultdict(list)
         for row in stored["rows"]:
             last = row["curve"][-1]

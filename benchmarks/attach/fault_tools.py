@@ -1,7 +1,7 @@
 """TraceML and Fournex on the scripts of `faults.py`, which stay unmodified, as they do for `powerband profile`.
 
     make peers
-    python benchmarks/attach/fault_tools.py --json benchmarks/results/attach_fault_tools.json
+    python benchmarks/attach/fault_tools.py --json benchmarks/results/attach/attach_fault_tools.json
 
 Each tool runs a script by its own command line: ``traceml run`` and ``frx collect`` with ``frx analyze``. Users of
 these tools can also add calls to their loop; `benchmarks/diagnosis/fault_peers.py` compares the tools on such a loop.

@@ -1,7 +1,7 @@
 """`powerband profile -- python train.py` on scripts of six frameworks with injected faults, and on near-misses.
 
     make peers
-    python benchmarks/attach/faults.py --json benchmarks/results/attach_faults.json
+    python benchmarks/attach/faults.py --json benchmarks/results/attach/attach_faults.json
     python benchmarks/attach/faults.py --json FILE --only "tiny batch" --again
 
 The rows and their right labels are in `fault_rows.py`, the scripts in `fault_scripts`. ``make peers`` installs the

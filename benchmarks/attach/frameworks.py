@@ -1,7 +1,8 @@
 """`powerband profile -- COMMAND` on training scripts of several frameworks: ledger, equality of results, overhead.
 
     make peers
-    python benchmarks/attach/frameworks.py --json benchmarks/results/attach_frameworks.json [--pairs 10] [--length 1]
+    python benchmarks/attach/frameworks.py
+        --json benchmarks/results/attach/attach_frameworks.json [--pairs 10] [--length 1]
 
 The scripts are in `framework_scripts`. Those of tianshou, torchrl, pytorch-lightning, skrl and rsl_rl need the packages
 that ``make peers`` installs.

@@ -1,6 +1,7 @@
 """`powerband profile -- python train.py` on scripts that use a GPU: the cause, the time of the device, the overhead.
 
-    python benchmarks/attach/on_gpu.py --json benchmarks/results/attach_gpu.json [--only NAME ...] [--pairs 10] [--try]
+    python benchmarks/attach/on_gpu.py
+        --json benchmarks/results/attach/attach_gpu.json [--only NAME ...] [--pairs 10] [--try]
 
 The scripts are in `framework_scripts`; those of Stable-Baselines3 are skipped if it is not installed. For each script:
 

@@ -1,6 +1,7 @@
 """`powerband profile --try` against an exhaustive grid of the same changes, on four scripts.
 
-    python benchmarks/attach/trials.py --json benchmarks/results/attach_try.json [--only loader_bound] [--seconds 4]
+    python benchmarks/attach/trials.py
+        --json benchmarks/results/attach/attach_try.json [--only loader_bound] [--seconds 4]
 
 The scripts are in `trial_scripts`: a loader without workers, 16 threads on fewer cores, vector environments that are
 stepped one after another, and a loop that writes all the time. For each script:

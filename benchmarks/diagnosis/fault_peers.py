@@ -1,7 +1,7 @@
 """Diagnoses of powerband for a training loop with injected faults, compared with those of TraceML and Fournex.
 
     make peers
-    python benchmarks/diagnosis/fault_peers.py --json benchmarks/results/fault_peers.json [--only FAULT ...]
+    python benchmarks/diagnosis/fault_peers.py --json benchmarks/results/diagnosis/fault_peers.json [--only FAULT ...]
 
 ``make peers`` installs TraceML and Fournex. All tools measure the same loop, `faulty_loop.py`; `peer_tools.py` adapts
 each tool to it. powerband uses a `PhaseClock` and `diagnose`, as for any loop outside of the package. It does not use

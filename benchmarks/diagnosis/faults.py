@@ -1,6 +1,7 @@
 """Causes that `powerband profile` reports for injected bottlenecks, compared with the expected causes.
 
-    python benchmarks/diagnosis/faults.py --json benchmarks/results/faults.json [--only NAME ...] [--pairs 5] [--draw 1]
+    python benchmarks/diagnosis/faults.py
+        --json benchmarks/results/diagnosis/faults.json [--only NAME ...] [--pairs 5] [--draw 1]
 
 Each bottleneck is injected into the real training loops. A row has the first cause of the diagnosis, the expected
 cause, and the cause for the near-miss: the same fault in a dose that does not limit the run. With ``--pairs``, the best

@@ -1,6 +1,6 @@
 """Realised gain of the best advice of `powerband profile` on healthy runs, compared with the unchanged setting.
 
-    python benchmarks/diagnosis/healthy.py --json benchmarks/results/healthy.json [--pairs 3] [--seconds 4]
+    python benchmarks/diagnosis/healthy.py --json benchmarks/results/diagnosis/healthy.json [--pairs 3] [--seconds 4]
 
 For each run, the unchanged setting and the best advice that leaves learning unchanged run alternately. Advice is
 harmful if the median realised gain is below 0.95.

@@ -1,6 +1,7 @@
 """Steps per second of LIBERO simulations with two cameras of 128 pixels, compared with the LIBERO package.
 
-    python benchmarks/environments/libero_env.py [--steps 48] [--rounds 3] [--json benchmarks/results/libero_env.json]
+    python benchmarks/environments/libero_env.py [--steps 48] [--rounds 3] [
+        --json benchmarks/results/environments/libero_env.json]
 
 An action lasts 1/20 s. The package renders both cameras after every action, with shadows, reflections and
 multisampling. powerband renders without these effects, in four cases:

@@ -3,9 +3,9 @@
 The libraries alternate on the same cores, task by task and round by round. Actions are uniform, and resets are
 included. Geometric means are over the ten tasks of MT10 and over the other forty tasks.
 
-    python benchmarks/environments/metaworld_env.py --json benchmarks/results/metaworld_env.json
+    python benchmarks/environments/metaworld_env.py --json benchmarks/results/environments/metaworld_env.json
     python benchmarks/environments/metaworld_env.py mt50 --libraries powerband EnvPool \
-        --json benchmarks/results/metaworld_mt50.json
+        --json benchmarks/results/environments/metaworld_mt50.json
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The boards come from games of two greedy teams. The observations are interleaved over several rounds, and each result is
 the median CPU time of the process.
 
-    python benchmarks/environments/snakes_features.py --json benchmarks/results/snakes_features.json
+    python benchmarks/environments/snakes_features.py --json benchmarks/results/environments/snakes_features.json
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The vector environments are interleaved over several rounds, so a busy machine slows all of them equally. The ratios are
 therefore more reliable than the rates.
 
-    python benchmarks/environments/vector_env.py --json benchmarks/results/vector_env.json
+    python benchmarks/environments/vector_env.py --json benchmarks/results/environments/vector_env.json
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs the tests of `tests/gpu` and writes the outcome of each test as soon as it is known.
 
-    python benchmarks/gpu/gpu_tests.py [--processes 14] [--json benchmarks/results/gpu_tests.json]
+    python benchmarks/gpu/gpu_tests.py [--processes 14] [--json benchmarks/results/gpu/gpu_tests.json]
 
 The tests run in several processes: a CUDA error makes all later calls of its process fail, and the processes compile
 their kernels at the same time. Tests that share compiled functions run in one process. A run that is killed leaves the
@@ -105,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("tests", nargs="*", help="run these tests or files in this process")
     parser.add_argument("--processes", type=int, default=14)
-    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/gpu_tests.json"))
+    parser.add_argument("--json", type=Path, default=Path("benchmarks/results/gpu/gpu_tests.json"))
     options = parser.parse_args()
     if options.tests:
         sys.exit(run_tests(options.tests, options.json))

@@ -1,7 +1,7 @@
 """Training loss of a libero run and success rate of its checkpoints, over the number of updates.
 
     powerband train libero ... save_interval=32000 keep_checkpoints=1000 run_dir=RUN
-    python benchmarks/learning/libero_curve.py RUN --json benchmarks/results/learning/libero-goal-curve.json \
+    python benchmarks/learning/libero_curve.py RUN --json benchmarks/results/learning/scores/libero-goal-curve.json \
         --figure docs/pictures/libero-learning.png
 
 The option keep_checkpoints keeps all checkpoints; each of them plays episodes in the simulator.

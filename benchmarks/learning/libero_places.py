@@ -4,7 +4,7 @@ A policy without cameras can learn the mean place of a task, which the instructi
 that is.
 
     python benchmarks/learning/libero_places.py libero_object=FOLDER libero_spatial=FOLDER \
-        --json benchmarks/results/learning/libero-places.json
+        --json benchmarks/results/learning/scores/libero-places.json
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """SAC of powerband and of Stable-Baselines3 in one plain loop on button-press-topdown, with the same environments.
 
 The loop collects a step of eight environments, then makes eight updates with the learner of one library. It separates
-the update from everything else that the libraries do. `benchmarks/results/metaworld_button.json` has its curves under
-``same_loop``.
+the update from everything else that the libraries do. `benchmarks/results/learning/metaworld_button.json` has its
+curves under ``same_loop``.
 
     python benchmarks/learning/metaworld_button.py powerband --seed 0
     python benchmarks/learning/metaworld_button.py sb3 --seed 0

@@ -7,7 +7,7 @@ trained again, so the script can be interrupted, and two of them with other task
 
     python benchmarks/learning/metaworld_collective.py experts --tasks reach push --work ~/ten
     python benchmarks/learning/metaworld_collective.py network --work ~/ten \
-        --json benchmarks/results/metaworld_collective.json
+        --json benchmarks/results/learning/metaworld_collective.json
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ The option is the noise of the actions, white or pink, or layer norms in the cri
 settings (`variant=cpu-narrow`) and seeds. Two runs train at the same time, with one thread each, so the seconds hold
 for a machine with two cores that does nothing else.
 
-    python benchmarks/learning/metaworld_options.py --work ~/noise --json benchmarks/results/metaworld_noise.json
+    python benchmarks/learning/metaworld_options.py --work ~/noise
+        --json benchmarks/results/learning/metaworld_noise.json
     python benchmarks/learning/metaworld_options.py --hidden 128,128 --work ~/noise --json ~/noise/wide.json
     python benchmarks/learning/metaworld_options.py --option layer_norm --hidden 128,128 --work ~/norm \
-        --json benchmarks/results/metaworld_norm.json
+        --json benchmarks/results/learning/metaworld_norm.json
 """
 
 from __future__ import annotations

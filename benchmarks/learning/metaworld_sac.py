@@ -5,8 +5,9 @@ and threads. SB3 steps the metaworld package in SubprocVecEnv and in DummyVecEnv
 time to 80 %, powerband uses the learning rates of `variant=cpu`: 3e-4 for the actor and 1e-3 for the critics. SB3 has
 one learning rate, so it is measured with each of the two.
 
-    python benchmarks/learning/metaworld_sac.py rate --json benchmarks/results/metaworld_sac.json
-    python benchmarks/learning/metaworld_sac.py learn --seeds 0 1 2 --json benchmarks/results/metaworld_learn.json
+    python benchmarks/learning/metaworld_sac.py rate --json benchmarks/results/learning/metaworld_sac.json
+    python benchmarks/learning/metaworld_sac.py learn --seeds 0 1 2
+        --json benchmarks/results/learning/metaworld_learn.json
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ time, each on a core of its own, and exchange the cores after every run. The tim
 three successive evaluations that reach it. Evaluations have 20 episodes and their time does not count. Tasks that the
 file of the results has and the command does not name are kept.
 
-    python benchmarks/learning/metaworld_score.py --json benchmarks/results/metaworld_score.json
+    python benchmarks/learning/metaworld_score.py --json benchmarks/results/learning/metaworld_score.json
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ A run of a kind ends when an evaluation reaches 90 % success. The kinds are:
 The project folder must contain an encoder and a collective network, the outputs of the stages ``represent`` and
 ``distill``. Runs that the JSON file already contains are not repeated.
 
-    python benchmarks/learning/metaworld_students.py runs/metaworld --json benchmarks/results/metaworld_students.json
+    python benchmarks/learning/metaworld_students.py runs/metaworld
+        --json benchmarks/results/learning/metaworld_students.json
 """
 
 from __future__ import annotations

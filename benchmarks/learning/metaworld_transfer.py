@@ -15,7 +15,7 @@ project folder is ~/ten.
 
     python benchmarks/learning/metaworld_transfer.py experts --work ~/transfer
     python benchmarks/learning/metaworld_transfer.py students --work ~/transfer-nine --experts ~/ten --tasks mt10 \
-        --held-out window-close --json benchmarks/results/metaworld_transfer_nine
+        --held-out window-close --json benchmarks/results/learning/metaworld_transfer_nine
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 - ``interval``: share of games won against random over wall time and over episodes, of the runs ``interval-*``.
 - ``strength``: share of decided games that checkpoints of ``snakes-full-*`` win against scripted teams, over wall time.
 - ``uav``: training return over wall time, of the runs ``uav-coma-*`` and ``uav-iac-*``, compared with the planners.
-- ``metaworld``: success rate of experts in training, from `results/learning/metaworld.json`, and environment steps of
-  students to 90 % success, from `results/metaworld_students.json`. This plot needs no runs.
+- ``metaworld``: success rate of experts in training, from `results/learning/scores/metaworld.json`, and environment
+  steps of students to 90 % success, from `results/learning/metaworld_students.json`. This plot needs no runs.
 - ``sketchnav``: training success of the runs ``sketchnav-ppo-*``, and success of their policies on unseen plans.
 
 Lines are means over seeds; bands extend from the lowest to the highest seed.
@@ -32,7 +32,7 @@ from matplotlib.axes import Axes
 
 from powerband.report.sections.curves import read_metrics
 
-RESULTS = Path(__file__).parents[1] / "results" / "learning"
+RESULTS = Path(__file__).parents[1] / "results" / "learning" / "scores"
 CASES = {
     "interval-1": ("1 update every step", "#1f6f8b"),
     "interval-5": ("5 every 5", "#5aa9a3"),

@@ -26,7 +26,7 @@ from powerband.recipes.metaworld.env.tasks import MT10_TASKS
 from powerband.report.sections.curves import read_metrics
 from powerband.results.published import row_label
 
-RESULTS = Path(__file__).parents[1] / "results" / "learning"
+RESULTS = Path(__file__).parents[1] / "results" / "learning" / "scores"
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571}
 """Quantile of Student's t for a 95 % interval, by degrees of freedom."""
 DEMO_RUN = "runs/learning/snakes-demo-{seed}"

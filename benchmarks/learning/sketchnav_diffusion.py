@@ -1,6 +1,6 @@
 """Time per action chunk and success rate of a sketchnav diffusion policy, by sampler and number of sampling steps.
 
-python benchmarks/learning/sketchnav_diffusion.py runs/NAME --json benchmarks/results/sketchnav_diffusion.json
+python benchmarks/learning/sketchnav_diffusion.py runs/NAME --json benchmarks/results/learning/sketchnav_diffusion.json
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ and seen from an angle. No policy was trained with such pages.
 
     python benchmarks/learning/sketchnav_traced.py draw --folder runs/traced
     python benchmarks/learning/sketchnav_traced.py evaluate --folder runs/traced --set path \
-        --runs runs/learning/sketchnav-reward-smooth-0 --json benchmarks/results/learning/sketchnav-traced.json
+        --runs runs/learning/sketchnav-reward-smooth-0 --json benchmarks/results/learning/scores/sketchnav-traced.json
 
 The set ``path`` has turned pages with the drawn path, for policies that were trained with smooth sketches. The set
 ``level`` is the same on pages that are no more turned and stretched than those of the generator, so that the difference

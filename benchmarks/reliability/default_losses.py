@@ -7,7 +7,7 @@ which is shorter with what the first start has cached, and the time of training.
 episodes, it is where it was when one more file of episodes is in the cache. Asked: at most three minutes, or 100 times
 the time of a save.
 
-    python benchmarks/reliability/default_losses.py --rounds 2 --json benchmarks/results/default_losses.json
+    python benchmarks/reliability/default_losses.py --rounds 2 --json benchmarks/results/reliability/default_losses.json
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the learning curve is compared with an undisturbed run of the same steps and ran
 after each loss, so that the script may be started again.
 
     sudo nice -n 19 python benchmarks/reliability/elastic_losses.py --losses 30 \
-        --json benchmarks/results/elastic_losses.json
+        --json benchmarks/results/reliability/elastic_losses.json
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Lost transitions and recovery times with failing simulators, compared with Gymnasium and Stable-Baselines3.
 
-    python benchmarks/reliability/env_faults.py --json benchmarks/results/env_faults.json
+    python benchmarks/reliability/env_faults.py --json benchmarks/results/reliability/env_faults.json
 
 The script injects about 1,300 failures: exceptions, exits, kills, hangs, values that are not finite, wrong shapes and
 wrong dtypes. The vector environments of Gymnasium and Stable-Baselines3 run with the same kinds of failures.

@@ -3,7 +3,7 @@
 Each run compiles, evaluates at an interval, and saves every minute, so that the slow phases occur too. All runs start
 at once and compete for the cores of this machine, which makes every phase slower still.
 
-    python benchmarks/reliability/false_alarms.py --seconds 1200 --json benchmarks/results/false_alarms.json
+    python benchmarks/reliability/false_alarms.py --seconds 1200 --json benchmarks/results/reliability/false_alarms.json
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ must be accepted within the declared ranges, or be refused in less than 600 char
 generators and checks of the tests.
 
     python benchmarks/reliability/mutations.py --folders 10000 --command-lines 5000 \
-        --json benchmarks/results/mutations.json
+        --json benchmarks/results/reliability/mutations.json
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ After each, the run must end with a status other than 0 and with one checkpoint 
 and no process may live on after 30 s. Each result is added to the JSON file; a second start with the same file
 continues. For the signal to a machine, its launcher gets it, and the two machines are network namespaces (Linux, root).
 
-    sudo python benchmarks/reliability/sigterms.py --count 100 --json benchmarks/results/sigterms.json
+    sudo python benchmarks/reliability/sigterms.py --count 100 --json benchmarks/results/reliability/sigterms.json
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ added to the JSON file when it has ended, and a second start with the same file 
 
     python benchmarks/reliability/soak.py --faults 500 --every 60 --length 40 --save-interval-s 20 --json soak.json
     python benchmarks/reliability/soak.py --faults 200 --kinds kill kill kill kill "kill while saving" \
-        --json benchmarks/results/soak_kills.json
+        --json benchmarks/results/reliability/soak_kills.json
 
 A full disk needs the right to mount a small file system in memory, and is left out without it.
 """

@@ -9,8 +9,9 @@ link is that of two network namespaces, so this kind needs root on Linux. The ou
 the pipe is then filled. Batches that are ready are still used. The time of these two kinds therefore counts from the
 last change of phase.
 
-    python benchmarks/reliability/stalls.py --count 50 --json benchmarks/results/stalls.json
-    python benchmarks/reliability/stalls.py --count 8 --stall-s 60 --json benchmarks/results/stalls_default.json
+    python benchmarks/reliability/stalls.py --count 50 --json benchmarks/results/reliability/stalls.json
+    python benchmarks/reliability/stalls.py --count 8 --stall-s 60
+        --json benchmarks/results/reliability/stalls_default.json
 """
 
 from __future__ import annotations

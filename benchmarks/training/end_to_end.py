@@ -4,7 +4,7 @@ Rates are agent-steps per second and include rollouts and updates. Each measurem
 line. The settings are interleaved, and each result is the median over rounds. ``2 threads`` and ``2 ranks`` use two
 cores, the other settings one. The cost of the phase clock is measured in one run that switches it on and off.
 
-    python benchmarks/training/end_to_end.py --json benchmarks/results/end_to_end.json
+    python benchmarks/training/end_to_end.py --json benchmarks/results/training/end_to_end.json
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CPU time of the NaN guard per update: guarded updates, compared with the same updates without the guard.
 
-    python benchmarks/training/guard.py --json benchmarks/results/guard.json
+    python benchmarks/training/guard.py --json benchmarks/results/training/guard.json
 
 Both variants sample a batch, update and accumulate the losses, as the training loops do. One variant also uses the
 guard and the `GuardedLearner` of the loops. Blocks of both variants are interleaved. The networks are small and run on

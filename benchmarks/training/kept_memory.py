@@ -1,6 +1,7 @@
 """Training rate on a CPU if the C library keeps freed memory, compared with its default, which returns it.
 
-    python benchmarks/training/kept_memory.py [--seconds 4] [--rounds 3] [--json benchmarks/results/kept_memory.json]
+    python benchmarks/training/kept_memory.py [--seconds 4] [--rounds 3] [
+        --json benchmarks/results/training/kept_memory.json]
 
 The command line configures the C library to keep freed memory, unless a MALLOC_ variable is set. The baseline runs set
 such a variable to its default value. Otherwise the interleaved runs are the same.

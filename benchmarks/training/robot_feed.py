@@ -1,6 +1,7 @@
 """Samples per second of libero's batch loader, compared with a DataLoader that reads HDF5 item by item.
 
-    python benchmarks/training/robot_feed.py [--rounds 7] [--batches 60] [--json benchmarks/results/robot_feed.json]
+    python benchmarks/training/robot_feed.py [--rounds 7] [--batches 60] [
+        --json benchmarks/results/training/robot_feed.json]
 
 All loaders read the same synthetic episodes from one file in LIBERO's published format: images of 128 pixels of two
 cameras, without compression. A batch has 32 samples with two frames of each camera, the state and a chunk of 64

@@ -1,6 +1,6 @@
 """Cost of a span of the phase clock in nanoseconds, and as a share of the wall time of training loops.
 
-    python benchmarks/training/span.py --json benchmarks/results/span.json
+    python benchmarks/training/span.py --json benchmarks/results/training/span.json
 
 A span is `with clock("env"): ...`. Its cost is compared with an empty loop. The share of a training loop is the cost of
 a span times the number of spans per second of the loop.

@@ -3,7 +3,7 @@
 Each recipe is estimated and then trained on the command line with each number of ranks, in interleaved rounds. The
 realised rate is the median over the rounds.
 
-    python benchmarks/tuning/estimate.py --json benchmarks/results/estimate.json
+    python benchmarks/tuning/estimate.py --json benchmarks/results/tuning/estimate.json
 """
 
 from __future__ import annotations

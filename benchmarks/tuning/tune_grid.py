@@ -4,7 +4,7 @@ The grid has the same options as the search. The search runs as a separate comma
 measured once. The best points, the setting that the search chose and the defaults are measured again in alternating
 rounds. The machine must be idle.
 
-    python benchmarks/tuning/tune_grid.py ppo ddpg sac --json benchmarks/results/tune_grid.json
+    python benchmarks/tuning/tune_grid.py ppo ddpg sac --json benchmarks/results/tuning/tune_grid.json
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ seeds, which neither the search nor its verification used, each in its own proce
 restricted mean times with its interval, the cost of the search, and the runs after which it pays off. A finished row is
 kept and skipped, so the script can be interrupted. The machine must be idle.
 
-    python benchmarks/tuning/tune_score.py --work /data/tune_score --json benchmarks/results/tune_score
+    python benchmarks/tuning/tune_score.py --work /data/tune_score --json benchmarks/results/tuning/tune_score
     python benchmarks/tuning/tune_score.py cartpole pendulum --seconds 1200 --work /data/tune_score
 """
 

@@ -1,6 +1,6 @@
 """Update time of Meta-World's trajectory encoder on a CPU: explicit attention, compared with torch's fused one.
 
-python benchmarks/updates/attention.py --json benchmarks/results/attention.json
+python benchmarks/updates/attention.py --json benchmarks/results/updates/attention.json
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Both networks of a pair have the same weights and alternate. The seconds are CPU seconds of one thread, medians over the
 repeats; an update is a forward and a backward pass.
 
-    python benchmarks/updates/convolutions.py --json benchmarks/results/convolutions.json
+    python benchmarks/updates/convolutions.py --json benchmarks/results/updates/convolutions.json
 """
 
 from __future__ import annotations

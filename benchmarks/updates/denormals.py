@@ -4,7 +4,7 @@ Both cases start from the networks and the replay buffer of the same run. During
 units shrink to denormal numbers, which a CPU processes slowly unless they are flushed to 0.
 
     powerband train metaworld expert task=window-open variant=cpu run_dir=runs/window-open
-    python benchmarks/updates/denormals.py runs/window-open --json benchmarks/results/denormals.json
+    python benchmarks/updates/denormals.py runs/window-open --json benchmarks/results/updates/denormals.json
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ tianshou are measured with double Q-learning, their default; "single" is powerba
 "operators" is powerband without its compiled functions, which images do not use.
 
     pip install 'powerband[peers,more-peers]'
-    python benchmarks/updates/dqn_updates.py --json benchmarks/results/dqn_updates.json
+    python benchmarks/updates/dqn_updates.py --json benchmarks/results/updates/dqn_updates.json
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An epoch of 2,048 rows is measured with its sampling, and its time is divided by its 32 mini-batches. Epochs of the
 implementations are interleaved; each result is the median over rounds.
 
-    python benchmarks/updates/ppo_minibatches.py --json benchmarks/results/ppo_minibatches.json
+    python benchmarks/updates/ppo_minibatches.py --json benchmarks/results/updates/ppo_minibatches.json
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The sizes are those of updates: B rows of a batch times the weights of a layer (forward), and the transposed gradient of
 the outputs times the inputs (gradient of the weights). Each result is the best of many calls.
 
-    python benchmarks/updates/products.py --json benchmarks/results/products.json
+    python benchmarks/updates/products.py --json benchmarks/results/updates/products.json
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """RDT update rate with cached encoder features, compared with encoding in every update.
 
-    python benchmarks/updates/rdt_features.py [--rounds 5] [--steps 4] [--json benchmarks/results/rdt_features.json]
+    python benchmarks/updates/rdt_features.py [--rounds 5] [--steps 4] [
+        --json benchmarks/results/updates/rdt_features.json]
 
 Both learners train on the same rows with the same seed. Their losses agree up to the rounding of the cache, which
 stores bf16 as in the recipe. The encoder is a vision transformer with random weights. On CUDA it has the size of

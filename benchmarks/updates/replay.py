@@ -1,6 +1,6 @@
 """CPU time of sampling a batch from the packed replay buffer, compared with the one of Stable-Baselines3.
 
-python benchmarks/updates/replay.py --json benchmarks/results/replay.json
+python benchmarks/updates/replay.py --json benchmarks/results/updates/replay.json
 """
 
 from __future__ import annotations

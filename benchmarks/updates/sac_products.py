@@ -3,7 +3,7 @@
 No implementation can be faster than its products. The products write to memory that is allocated once, and nothing else
 runs between them. Rounds of all candidates are interleaved; the result is the median CPU time.
 
-    python benchmarks/updates/sac_products.py --json benchmarks/results/sac_products.json
+    python benchmarks/updates/sac_products.py --json benchmarks/results/updates/sac_products.json
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Meta-World's sizes: observation 39, action 4. Rounds of all implementations are interleaved; each result is the median.
 
-    python benchmarks/updates/sac_widths.py --json benchmarks/results/sac_widths.json
+    python benchmarks/updates/sac_widths.py --json benchmarks/results/updates/sac_widths.json
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ over rounds. The benchmark measures CPU time, as `updates.py` does. FastTD3 lear
 batches usually have 512 rows.
 
     pip install 'powerband[peers,more-peers]'
-    python benchmarks/updates/td3_updates.py --json benchmarks/results/td3_updates.json
+    python benchmarks/updates/td3_updates.py --json benchmarks/results/updates/td3_updates.json
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ All implementations sample their batches and run in one process on one thread. T
 the median over rounds. The benchmark measures CPU time, because wall time on a shared machine is not reliable. SAC runs
 in PyTorch here (``sac.fused=false``); `sac_widths.py` measures its compiled functions.
 
-    python benchmarks/updates/updates.py --json benchmarks/results/updates.json
+    python benchmarks/updates/updates.py --json benchmarks/results/updates/updates.json
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from powerband.tune.advise.adviser import Adviser
 OVERSUBSCRIBED_EFFICIENCY = 0.8
 """Share of the processor time that simulators can use if more of them compute than the machine has cores. The rest is
 switching and waiting for the slowest. Without it, four workers that render with llvmpipe on two cores were predicted to
-gain 1.07x, and the measured gain was 0.94x (`benchmarks/results/faults_recipes.json`)."""
+gain 1.07x, and the measured gain was 0.94x (`benchmarks/results/diagnosis/faults_recipes.json`)."""
 
 
 def overlap(adviser: Adviser) -> None:
