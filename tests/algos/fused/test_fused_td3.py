@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from algos.fused_pairs import ROWS, batch, make_learner, make_pair
+from algos.fused.pairs import ROWS, batch, make_learner, make_pair
 from powerband.algos.fused.td3 import kernels
 from powerband.algos.settings import TD3Config
 from powerband.algos.td3 import TD3

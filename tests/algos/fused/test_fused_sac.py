@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from algos.fused_pairs import ROWS, batch, make_learner, make_pair
+from algos.fused.pairs import ROWS, batch, make_learner, make_pair
 from powerband.algos.fused.sac import kernels
 from powerband.algos.sac import SAC
 from powerband.algos.settings import SACConfig
