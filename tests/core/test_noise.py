@@ -148,6 +148,7 @@ def test_row_slices_draw_the_numbers_of_the_full_stream():
                 found.append(parted("act", rows.stop - rows.start).normal(2))
         assert torch.equal(expected, torch.cat(found))
         assert torch.equal(full("other", 3).uniform(), parted("other", 3).uniform())
+        assert torch.equal(full("act", 2).normal(), parted("act", 2).normal()), "another size counts too"
         if number == 1:  # a new source continues from the saved state
             saved, parted = parted.state_dict(), NoiseSource(6, rank=1)
             parted.load_state_dict(saved)

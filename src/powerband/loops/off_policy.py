@@ -20,7 +20,6 @@ from powerband.core.config.sizes import per_rank
 from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
 from powerband.core.optim.compile import GraphedUpdates, all_tensors
-from powerband.core.optim.flat_adam import loss_scales
 from powerband.core.run.hooks import RunHooks
 from powerband.core.run.run import Run
 from powerband.core.schedule import UpdateSchedule
@@ -151,7 +150,7 @@ def off_policy(
     updates = GraphedUpdates(
         sampled_update,
         run.device,
-        state=lambda: all_tensors([learner.state_dict(), run.noise.state_dict(), changed, loss_scales(learner)]),
+        state=lambda: all_tensors([learner.state_dict(), run.noise.state_dict(), changed]),
         k=config.graph_updates,
         cycle=learner.cycle,
         any_rank=lambda differs: bool(run.ranks.max_(torch.tensor(int(differs), device=run.device))),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from powerband.core.optim.compile import all_tensors
 from powerband.core.optim.flat_adam import FLUSH_INTERVAL, FlatAdam, FlatTarget, clipped_adam_, join_
 from powerband.core.optim.precision import Precision
 
@@ -193,6 +194,22 @@ def test_loss_scaling_changes_nothing_but_skips_steps_that_are_not_finite():
         torch.testing.assert_close(flat.step(loss_of(scaled, x)), reference.step(loss_of(plain, x)))
     assert flat.state_dict()["step"] == reference.state_dict()["step"] == 7
     torch.testing.assert_close(flat.flat, reference.flat, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("numbers", [False, True], ids=["tensors", "numbers of earlier versions"])
+def test_the_loss_scale_is_part_of_the_state_and_restored_in_place(numbers):
+    net = network()
+    flat, other = FlatAdam([net], 1e-2, precision=Scaled()), FlatAdam([network()], 1e-2, precision=Scaled())
+    live = all_tensors(other.state_dict()["scaler"])
+    assert len(live) == 2, "scale and growth tracker exist before the first step, as a captured graph needs them"
+    for factor in (1.0, 1.0, 1.0, 1.0, float("inf"), 1.0):
+        flat.step(loss_of(net, torch.randn(16, 5)) * factor)
+    state = copy.deepcopy(flat.state_dict())
+    if numbers:
+        state["scaler"] = flat.scaler.state_dict()
+    other.load_state_dict(state)
+    assert other.scaler.state_dict() == flat.scaler.state_dict() and other.scaler.get_scale() == 2.0**10
+    assert [float(each) for each in live] == [2.0**10, 1.0]
 
 
 def test_training_without_compile_does_not_import_the_compiler():

@@ -88,6 +88,12 @@ class Noise:
                 row_slice.counter = self.counter.clone()
         return self._parts[first]
 
+    def restart_parts(self) -> None:
+        """Lets the parts of `row_slice` continue at the counter of this source, which may have drawn meanwhile."""
+        for part in self._parts.values():
+            if part.counter is not self.counter:
+                part.counter.copy_(self.counter)
+
     def bits(self, count: int) -> Tensor:
         """(n, count) int64 for n ids, each number with 64 random bits; increases the counter."""
         return self._draw(stream_bits, count)
@@ -167,6 +173,10 @@ class NoiseSource:
                 in the order of their positions.
             total_rows: Size of the full batch.
         """
+        if rows.start == 0:  # streams of other sizes may have drawn since all parts drew
+            for name, stream in self.streams.items():
+                if name.endswith(f":{total_rows}"):
+                    stream.restart_parts()
         self._part = rows.start, total_rows
         try:
             yield

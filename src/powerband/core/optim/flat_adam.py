@@ -239,6 +239,8 @@ class FlatAdam:
         self.initial_lr, self.max_grad_norm = lr, max_grad_norm
         self.average = average
         self.scaler = precision.scaler()
+        if self.scaler is not None:
+            self.scaler.scale(values.new_zeros(()))  # creates its tensors, which `state_dict` returns
         # On CUDA the rate is a tensor, so that a captured graph reads the current value at each replay.
         rate = torch.tensor(lr, device=values.device) if values.is_cuda else lr
         self.adam = FusedAdam(self.flat, rate, betas, eps, weight_decay)
@@ -316,7 +318,7 @@ class FlatAdam:
         """
         state: dict[str, Any] = {**self.adam.state, "lr": self.lr}
         if self.scaler is not None:
-            state["scaler"] = self.scaler.state_dict()
+            state["scaler"] = {**self.scaler.state_dict(), **scaler_tensors(self.scaler)}
         return state
 
     def load_state_dict(self, state: dict) -> None:
@@ -336,13 +338,10 @@ class FlatAdam:
                 )
             tensor.copy_(state[key])
         if self.scaler is not None and "scaler" in state:
-            self.scaler.load_state_dict(state["scaler"])
-
-
-def loss_scales(learner: object) -> list[Tensor]:
-    """Returns the tensors of the loss scaling (fp16) of all optimisers of a learner, which its state has as numbers."""
-    scalers = [each.scaler for each in vars(learner).values() if isinstance(each, FlatAdam)]
-    return [tensor for scaler in scalers if scaler is not None for tensor in scaler_tensors(scaler)]
+            saved = state["scaler"].items()  # earlier versions saved numbers in place of tensors
+            self.scaler.load_state_dict(
+                {name: each.item() if isinstance(each, Tensor) else each for name, each in saved}
+            )
 
 
 class FlatTarget:

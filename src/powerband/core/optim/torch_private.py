@@ -25,9 +25,13 @@ fused_adam_: Callable[..., None] = torch._fused_adam_
 """One Adam step of a list of parameters in one kernel, without host-device synchronisation."""
 
 
-def scaler_tensors(scaler: torch.amp.GradScaler) -> list[Tensor]:
-    """Returns the loss scale and its growth tracker, which a CUDA graph changes; they exist from the first step on."""
-    return [each for each in (scaler._scale, scaler._growth_tracker) if each is not None]
+def scaler_tensors(scaler: torch.amp.GradScaler) -> dict[str, Tensor]:
+    """Returns the loss scale and its growth tracker, which a CUDA graph changes, with their names in its state.
+
+    They exist from the first scaled loss on.
+    """
+    named = {"scale": scaler._scale, "_growth_tracker": scaler._growth_tracker}
+    return {name: each for name, each in named.items() if each is not None}
 
 
 def lerp_all_(targets: list[Tensor], sources: list[Tensor], weight: float) -> None:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import numpy as np
 import pytest
@@ -184,13 +188,35 @@ def test_a_resume_from_an_older_step_removes_the_newer_checkpoints(run_dir):
     assert resolve_resume(str(run_dir))[0].name == "15"
 
 
-def test_a_kill_before_the_newer_checkpoints_are_removed_does_not_bring_them_back(run_dir, monkeypatch):
-    for step in (100, 200, 300):
-        save(run_dir, step, {"x": step}, keep=5)
-    monkeypatch.setattr(checkpoint_writer, "newer_checkpoints", lambda _: [])
-    save(run_dir, 150, {"x": 150}, keep=5)
+def test_a_kill_during_a_save_neither_loses_it_nor_brings_an_abandoned_continuation_back(run_dir, monkeypatch):
+    """A run that continued checkpoint 100 saves 150, and is killed before each change of the disk in turn."""
+    changes = [(os, "replace"), (shutil, "rmtree"), (checkpoint_writer, "_write_synced")]
+    resumed = []
+    for number in itertools.count():
+        for step in (100, 200, 300):
+            save(run_dir, step, {"x": step}, keep=5)
+        writer = CheckpointWriter(run_dir, 150)
+        writer.write_manifest(writer.write("shared", {"x": 150}), {"world_size": 1})
+        remaining = iter(range(number, -1, -1))
+
+        def change(original, *arguments, remaining=remaining, **settings):
+            if next(remaining) == 0:
+                raise KeyboardInterrupt
+            return original(*arguments, **settings)
+
+        with monkeypatch.context() as patch:
+            for module, name in changes:
+                patch.setattr(module, name, partial(change, getattr(module, name)))
+            try:
+                writer.publish(5)
+            except KeyboardInterrupt:
+                resumed.append(resolve_resume(str(run_dir))[0].name)
+            else:
+                break
+        shutil.rmtree(run_dir / "checkpoints")
+    assert list(dict.fromkeys(resumed)) == ["300", "200", "100", "150"], resumed
+    assert resumed == sorted(resumed, key=["300", "200", "100", "150"].index)
     assert resolve_resume(str(run_dir))[0].name == "150"
-    assert resolve_resume(str(run_dir / "checkpoints" / "200"))[0].name == "200", "it is named"
 
 
 def test_a_checkpoint_that_replaces_one_of_the_same_step_is_not_the_best(run_dir):

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 import runs
-from powerband.core.run.checkpoints.checkpoint_marks import BEST, EVALUATING, Mark, marked_steps, read_mark, write_mark
+from powerband.core.run.checkpoints.checkpoint_marks import (
+    BEST,
+    EVALUATING,
+    Mark,
+    marked_steps,
+    queued,
+    read_mark,
+    read_marks,
+    write_mark,
+)
 from powerband.core.run.evaluations.evaluator_process import EvaluatorProcess
 
 
@@ -62,6 +71,18 @@ def test_a_resume_repeats_an_evaluation_that_had_not_ended(tmp_path: Path) -> No
     (line,) = lines_of(run, "eval/return")
     assert (line["env_steps"], line["grad_steps"]) == (512, 3)
     assert read_mark(run, BEST) == Mark(512, {"return": line["eval/return"]})
+
+
+def test_a_resume_repeats_all_evaluations_that_waited_for_another(tmp_path: Path) -> None:
+    settings = ("eval_share=0", "eval_process=on", "save_interval=128", "keep_checkpoints=3")
+    run = runs.train("cartpole", tmp_path / "run", *ARGUMENTS, *settings)
+    marks = {EVALUATING: 256, queued(384): 384, queued(512): 512}
+    for name, step in marks.items():
+        write_mark(run, name, Mark(step, {"grad_steps": 3, "time_s": 0.5}))
+    assert marked_steps(run) == {256, 384, 512}, "a rotation keeps them"
+    runs.resume("cartpole", run, "env_steps=576")
+    assert [line["env_steps"] for line in lines_of(run, "eval/return")] == [256, 384, 512]
+    assert set(read_marks(run)) == {BEST}
 
 
 def test_a_resume_keeps_the_evaluation_of_its_checkpoint(tmp_path: Path) -> None:

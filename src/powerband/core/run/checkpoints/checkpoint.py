@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from powerband.core.regular_files import read_text
 from powerband.core.run.checkpoints.manifest import CheckpointError, Manifest, verify_file
 from powerband.core.run.checkpoints.shard import unpack_shard
 from powerband.core.run_folder import find_run, run_id, why_no_checkpoint
@@ -113,11 +112,10 @@ def resolve_resume(target: str) -> tuple[Path, list[str]]:
         CheckpointError: The run has no checkpoint, or all are damaged.
     """
     run_dir = find_run(target)
-    folder = run_dir / "checkpoints"
-    candidates = checkpoints_in(folder)
-    newest = _named(target, candidates) or _last(folder, candidates)
-    if newest is not None:
-        candidates = [path for path in candidates if int(path.name) <= int(newest.name)]
+    candidates = checkpoints_in(run_dir / "checkpoints")
+    named = _named(target, candidates)
+    if named is not None:
+        candidates = [path for path in candidates if int(path.name) <= int(named.name)]
     notices = []
     for path in candidates:
         try:
@@ -146,18 +144,6 @@ def checkpoint_of(target: str) -> Path | None:
                 f"{error} Name another checkpoint of the run, or {run_dir} for the newest undamaged one."
             ) from error
     return named
-
-
-def _last(folder: Path, checkpoints: list[Path]) -> Path | None:
-    """The checkpoint that the file ``last`` names. Newer ones are those of a continuation that the run has abandoned.
-
-    A run that resumed an older checkpoint removes them after its first save, unless it is killed in between.
-    """
-    try:
-        name = read_text(folder / "last").strip()
-    except OSError:  # missing or damaged
-        return None
-    return next((path for path in checkpoints if path.name == name), None)
 
 
 def _named(target: str, checkpoints: list[Path]) -> Path | None:

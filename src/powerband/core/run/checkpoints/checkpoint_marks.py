@@ -1,8 +1,8 @@
 """Checkpoint marks: small files that name the best checkpoint of a run, and those whose evaluation has not ended.
 
 A marked checkpoint is not deleted when newer ones are written. ``checkpoints/best``, ``checkpoints/evaluating`` and
-``checkpoints/queued``, which is evaluated next, are JSON objects with the entry ``step``, the environment steps that
-name the folder of the checkpoint.
+``checkpoints/queued-STEP``, for each checkpoint that is evaluated next, are JSON objects with the entry ``step``, the
+environment steps that name the folder of the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from powerband.core.json_shape import fits
 from powerband.core.regular_files import read_object, replace_text
 
 BEST, EVALUATING, QUEUED = "best", "evaluating", "queued"
-NAMES = (BEST, EVALUATING, QUEUED)
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,16 @@ class Mark:
     figures: dict[str, float]
 
 
+def queued(step: int) -> str:
+    """Name of the mark of a checkpoint that waits for its evaluation."""
+    return f"{QUEUED}-{step}"
+
+
 def write_mark(run_dir: Path, name: str, mark: Mark) -> None:
-    """Marks a checkpoint of the run in `run_dir`; `name` is one of `NAMES`. A kill leaves the earlier mark."""
+    """Marks a checkpoint of the run in `run_dir`; `name` is `BEST`, `EVALUATING` or a result of `queued`.
+
+    A kill leaves the earlier mark of this name.
+    """
     replace_text(run_dir / "checkpoints" / name, json.dumps(asdict(mark)))
 
 
@@ -57,7 +64,8 @@ def remove_mark(run_dir: Path, name: str) -> None:
 
 def read_marks(run_dir: Path) -> dict[str, Mark]:
     """All marks of a run, by name."""
-    return {name: mark for name in NAMES if (mark := read_mark(run_dir, name)) is not None}
+    names = (BEST, EVALUATING, *(path.name for path in (run_dir / "checkpoints").glob(f"{QUEUED}-*")))
+    return {name: mark for name in names if (mark := read_mark(run_dir, name)) is not None}
 
 
 def marked_steps(run_dir: Path) -> set[int]:

@@ -113,14 +113,18 @@ class CheckpointWriter:
         """
         target = self.folder / str(self.step)
         replaced = target.exists()
+        # A run resumed from an older step has newer checkpoints of its abandoned continuation. They are hidden before
+        # the new one is visible, so that the newest visible one is the right one whenever this process is killed.
+        with checkpoint_errors(self.folder):
+            for path in newer_checkpoints(target):
+                hidden = self.folder / f".saving-{path.name}"
+                shutil.rmtree(hidden, ignore_errors=True)
+                os.replace(path, hidden)
         make_visible(self.hidden, target)
         if replaced:  # the marks of this step are those of an abandoned continuation
             for name, mark in read_marks(self.folder.parent).items():
                 if mark.step == self.step:
                     remove_mark(self.folder.parent, name)
-        # A run resumed from an older step has newer checkpoints of its abandoned continuation.
-        for path in newer_checkpoints(target):
-            shutil.rmtree(path, ignore_errors=True)
         marked = marked_steps(self.folder.parent)
         for path in checkpoints_in(self.folder)[max(keep, 1) :]:
             if int(path.name) not in marked:

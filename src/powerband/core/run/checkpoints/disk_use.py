@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-FURTHER = 3
-"""Checkpoints in addition to the newest ones: the best, the one under evaluation, and the one that is being written."""
+FURTHER = 4
+"""Checkpoints in addition to the newest ones: the best, the one under evaluation, the one that is evaluated next, and
+the one that is being written."""
 
 
 def disk_use(checkpoint: Path, keep: int) -> str:
@@ -16,7 +17,7 @@ def disk_use(checkpoint: Path, keep: int) -> str:
         keep: Number of newest checkpoints to keep.
     """
     size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
-    kept = f"the newest {keep}, the best and the one under evaluation are kept"
+    kept = f"the newest {keep}, the best and those with an unfinished evaluation are kept"
     total = _text(size * (keep + FURTHER))
     return f"checkpoint: {_text(size)} now; {kept}, at most {total} at this size, which grows while replay fills"
 

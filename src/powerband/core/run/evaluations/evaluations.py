@@ -18,9 +18,9 @@ from powerband.core.ranks.ranks import Ranks
 from powerband.core.run.checkpoints.checkpoint_marks import (
     BEST,
     EVALUATING,
-    QUEUED,
     Mark,
-    read_mark,
+    queued,
+    read_marks,
     remove_mark,
     write_mark,
 )
@@ -102,13 +102,14 @@ class Evaluations:
         run = self._run
         if not run.ranks.leads:
             return
-        best, *unfinished = (read_mark(run.dir, name) for name in (BEST, EVALUATING, QUEUED))
+        marks = read_marks(run.dir)
+        best = marks.pop(BEST, None)
         if best is not None and best.step <= run.env_steps:
             self._best = best.figures.get(self._score)
         self._evaluated_at_s = run.training_s
         self._affordable_at_s = run.training_s + FIRST_AFTER_S
-        pending = [mark for mark in unfinished if mark is not None and mark.step <= run.env_steps]
-        for name in (EVALUATING, QUEUED):
+        pending = sorted((mark for mark in marks.values() if mark.step <= run.env_steps), key=lambda mark: mark.step)
+        for name in marks:
             remove_mark(run.dir, name)
         if pending and self._may_start_process():
             self._submit(pending[0])
@@ -245,7 +246,7 @@ class Evaluations:
 
     def _enqueue(self, mark: Mark) -> None:
         """Lets the evaluating process evaluate a checkpoint after those that it has to evaluate."""
-        write_mark(self._run.dir, QUEUED, mark)
+        write_mark(self._run.dir, queued(mark.step), mark)
         self._queue.append(mark)
 
     def _wait(self, for_results: bool = True) -> None:
@@ -290,11 +291,12 @@ class Evaluations:
             self._record(mark, {f"{PREFIX}{name}": value for name, value in answer.figures.items()})
         remove_mark(self._run.dir, EVALUATING)
         if self._failed:
+            for each in self._queue:
+                remove_mark(self._run.dir, queued(each.step))
             self._queue.clear()
         if self._queue:
-            self._submit(self._queue.pop(0))
-        if not self._queue:
-            remove_mark(self._run.dir, QUEUED)
+            self._submit(following := self._queue.pop(0))
+            remove_mark(self._run.dir, queued(following.step))
 
     # -- results ------------------------------------------------------------------------------------------------
 
