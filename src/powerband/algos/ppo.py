@@ -5,6 +5,7 @@ Source: Schulman et al. 2017, equation 7; Huang et al. 2022, "The 37 implementat
 
 from __future__ import annotations
 
+import warnings
 from typing import cast
 
 import torch
@@ -96,6 +97,12 @@ class PPO:
         self.expert_coef = torch.tensor(config.expert_coef, device=context.device)
         # The ranks then average the KL divergence within the loss, which no compiled function can do.
         self._averages_kl = config.target_kl is not None and context.world_size > 1
+        if self._averages_kl and config.compile:
+            warnings.warn(
+                f"ppo.compile=true has no effect on {context.world_size} ranks with ppo.target_kl, because the ranks "
+                f"average the KL divergence within the loss. Leave one of the two out.",
+                stacklevel=2,
+            )
         self._loss_fn = compile_if(self._loss, config.compile and not self._averages_kl)
         self.fused = None
         plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None and not has_state

@@ -258,7 +258,8 @@ class PPOConfig:
     expert_until: Annotated[float, Range(above=0, at_most=1)] | None = None
     """Share of the budget during which the weight of the expert falls linearly to 0; None keeps it constant."""
     target_kl: Positive | None = None
-    """Mini-batches with a KL divergence above 1.5 times this value train the value only; None has no limit."""
+    """Mini-batches with a KL divergence above 1.5 times this value train the value only; None has no limit. With
+    several ranks the mean over all ranks counts, and `compile` and `fused` have no effect."""
     max_grad_norm: Positive = 0.5
     """Largest 2-norm of the gradients; larger gradients are clipped."""
     hidden: Widths = (128, 128)

@@ -46,5 +46,8 @@ class RankContext:
         return self.ranks.world_size
 
     def average(self, flat: Tensor) -> Tensor:
-        """Replaces a flat gradient (P,), of P parameters, by its mean over ranks, in place. Returns `flat`."""
+        """Replaces `flat` by its mean over ranks, in place, and returns it.
+
+        It is a flat gradient (P,) of P parameters, or another number of an update, such as PPO's KL divergence.
+        """
         return self.ranks.average_(flat)

@@ -118,9 +118,8 @@ class Dense(torch.autograd.Function):
                 inputs.append(relu_(affine(x, weights[0], biases[0])).to(dtype))
             else:
                 inputs.append(relu_(affine(inputs[-1], narrow[layer], narrow_biases[layer])))
-        features = (
-            x if exact_inputs and not inner else inputs[-1]
-        )  # without a hidden layer, the last layer is the first
+        # Without a hidden layer, the last layer is the first.
+        features = x if exact_inputs and not inner else inputs[-1]
         out = output(features, weights[-1], biases[-1]) if linear_output else inputs[-1]
         torch.set_autocast_enabled("cpu", autocast)
         ctx.save_for_backward(*inputs, *narrow)

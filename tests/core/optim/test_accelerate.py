@@ -119,7 +119,6 @@ def test_the_loss_scale_is_part_of_the_state(monkeypatch) -> None:
 
 def test_accelerate_uses_the_gpu_of_the_rank(monkeypatch):
     """As with gpus=2,3: the number of the GPU is not that of the local rank."""
-    pytest.importorskip("accelerate", reason="Accelerate is not installed: pip install 'powerband[diffusion]'")
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, PartialState
 

@@ -27,7 +27,7 @@ from powerband.core.ranks.launch import launch
 
 def ranks(arguments):
     folder, behaviour = pathlib.Path(arguments[0]), arguments[1]
-    status = launch(RunConfig(gpus="none", nproc=2, threads=1), ["ranks", *arguments])
+    status = launch(RunConfig(gpus="none", nproc=2, threads=1, resume="runs/a"), ["ranks", *arguments])
     if status is not None:
         return status
     rank = os.environ["RANK"]
@@ -71,6 +71,7 @@ def test_two_cpu_ranks_are_started_with_their_share_of_the_threads(tmp_path: Pat
     facts = [json.loads((tmp_path / f"facts{rank}").read_text()) for rank in (0, 1)]
     assert [fact["RANK"] for fact in facts] == [fact["LOCAL_RANK"] for fact in facts] == ["0", "1"]
     assert all(fact["WORLD_SIZE"] == "2" and fact["OMP_WAIT_POLICY"] == "passive" for fact in facts)
+    assert all(fact[restarts.RESUMED] == str(tmp_path / "runs" / "a") for fact in facts), "all resume the same run"
     assert all(fact["OMP_NUM_THREADS"] == fact["NUMBA_NUM_THREADS"] == "1" for fact in facts)
 
 

@@ -125,21 +125,11 @@ def from_yaml(path: Path) -> list[Flag]:
     """
     import yaml
 
+    from powerband.core.config.plain_yaml import PlainLoader
+
     shown = shortened(path, SHOWN_PATH)
-
-    class Loader(yaml.SafeLoader):
-        """YAML loader that refuses aliases, because aliases can make a small file expand without limit."""
-
-        def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                line = self.peek_event().start_mark.line + 1
-                raise ConfigError(f"{shown}:{line}: YAML aliases are not allowed. Write the value itself.")
-            return super().compose_node(parent, index)
-
     try:
-        root = yaml.compose(path.expanduser().read_text(encoding="utf-8"), Loader=Loader)
-    except ConfigError:
-        raise
+        root = yaml.compose(path.expanduser().read_text(encoding="utf-8"), Loader=PlainLoader)
     except RecursionError as error:
         raise ConfigError(f"{shown} is nested too deeply. Write one 'name: value' per line.") from error
     except (OSError, RuntimeError, ValueError) as error:

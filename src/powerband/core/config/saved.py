@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,9 @@ def recipe_of(folder: Path) -> str:
     Raises:
         ConfigError: The file ``run.json`` of the run is damaged.
     """
-    try:
-        read_text(folder / "run.json")
-    except PermissionError as error:
-        raise ConfigError(
-            f"{shortened(folder / 'run.json', SHOWN_PATH)} cannot be read ({error.strerror}). Correct its permissions."
-        ) from error
-    except OSError:  # the next lines name it
-        pass
+    path = folder / "run.json"
+    if path.exists() and not os.access(path, os.R_OK):
+        raise ConfigError(f"{shortened(path, SHOWN_PATH)} cannot be read. Correct its permissions.")
     name = read_object(folder / "run.json").get("recipe")
     if not isinstance(name, str) or not name:
         raise ConfigError(

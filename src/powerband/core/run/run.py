@@ -55,7 +55,8 @@ class RunObserver(Protocol):
     def on_average(self, flat: Tensor) -> None:
         """Called with each flat tensor (P,), P numbers, before the ranks average it.
 
-        That is the gradient of an update, or the mean or the variance of new rows of running statistics.
+        That is the gradient of an update, another number of it, such as PPO's KL divergence, or the mean or the
+        variance of new rows of running statistics.
         """
 
 

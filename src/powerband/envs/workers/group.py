@@ -90,7 +90,6 @@ class EnvGroup:
         self.log, self.lost, self.stepped = arrays["log"], arrays["lost"], arrays["stepped"]
         self.metrics = {name: arrays[f"metric/{name}"] for name in self.episode_metrics}
         self.active_row = shared_arrays.arrays["active_row"]
-        self.discrete = self.spaces.num_actions is not None and self.spaces.action.shape == ()
         self.obs, self.final_obs = (
             [(path, arrays["/".join((kind, *path))], leaf.shape, leaf.start) for path, leaf in self.spaces.obs_paths()]
             for kind in ("obs", "final_obs")
@@ -137,9 +136,8 @@ class EnvGroup:
             True if an episode ended.
         """
         ended = False
-        for row, action in enumerate(
-            self.spaces.for_environments(self.action.copy())
-        ):  # environments may change their actions
+        actions = self.spaces.for_environments(self.action.copy())  # environments may change their actions
+        for row, action in enumerate(actions):
             ended |= self._step(row, action)
         self.active_row[self.index] = NO_ROW
         return ended

@@ -21,7 +21,7 @@ RESTART_TIMEOUT_S = 60.0
 """Seconds that a restart may take if the deadline of a step is shorter, because simulators load slowly. To this it adds
 the deadline of each step that the new worker repeats."""
 MOST_CREATIONS = 5
-"""Failures in a row to create environments again after which the run ends: more attempts would hardly help."""
+"""Failures to create the environments of one worker again after which the run ends: more attempts would hardly help."""
 LEAST_TIMEOUT_S = 0.1
 """Seconds for which a worker is asked after the deadline of a step, because another one took until then."""
 FAILURE_FIELDS = ("env_id", "episode", "step", "seed", "kind", "description")

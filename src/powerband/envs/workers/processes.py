@@ -54,7 +54,7 @@ class WorkerProcess:
         # The death signal follows the thread that starts a child. Only the main thread lives as long as the process.
         die_with_parent = threading.current_thread() is threading.main_thread()
         call = f"serve({child_socket.fileno()}, {memory_fd}, {os.getpid()}, {die_with_parent})"
-        environment = {**os.environ, worker.PYTHONPATH: os.environ.get("PYTHONPATH", "")}
+        environment = {**os.environ, worker.USER_PYTHONPATH: os.environ.get("PYTHONPATH", "")}
         environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", f"from powerband.envs.workers.worker import serve; {call}"],

@@ -19,8 +19,8 @@ from powerband.envs.workers.group import EnvGroup
 from powerband.envs.workers.shared_arrays import Layout, SharedArrays
 from powerband.envs.workers.supervision import EnvError
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
-PYTHONPATH = "POWERBAND_WORKER_PYTHONPATH"
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+USER_PYTHONPATH = "POWERBAND_WORKER_PYTHONPATH"
 """Environment variable of a worker with the PYTHONPATH of the user; its own one is the complete path of the parent."""
 importing_main = False
 """True while a worker imports the user's script for its functions; the script must not start workers then."""
@@ -37,11 +37,10 @@ def serve(sock_fd: int, memory_fd: int, parent_pid: int, die_with_parent: bool) 
     """
     # Only the parent ends a run. A signal to all processes of a job must not end the simulators before it has saved.
     # Programs that a simulator starts do not inherit a handler, while they would inherit SIG_IGN and not end either.
-    for number in ENDING:
+    for number in ENDING_SIGNALS:
         signal.signal(number, _stay)
-    path = os.environ.pop(
-        PYTHONPATH
-    )  # for programs that a simulator starts; this process has the complete path already
+    # This process has the complete path already. Programs that a simulator starts get the one of the user.
+    path = os.environ.pop(USER_PYTHONPATH)
     if path:
         os.environ["PYTHONPATH"] = path
     else:
@@ -77,7 +76,7 @@ def _stay(number: int, frame: object) -> None:
 
 def _leave(connection: socket.socket) -> None:
     """Lets a process that a simulator forks end by signals, and lets the parent see the end of this worker."""
-    for number in ENDING:
+    for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     connection.close()
 

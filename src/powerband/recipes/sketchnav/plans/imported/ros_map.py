@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from powerband.core.config.plain_yaml import PlainLoader
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.imported.pictures import read_grey
@@ -64,7 +65,7 @@ def read_map_file(path: Path) -> MapFile:
     try:
         if path.stat().st_size > MAX_YAML_BYTES:
             raise ConfigError(f"{path} is larger than {MAX_YAML_BYTES:,} bytes. Name the YAML file of a map.")
-        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=_SafeLoaderWithoutAliases)
+        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=PlainLoader)
     except ConfigError:
         raise
     except (OSError, ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
@@ -124,12 +125,3 @@ def _number(path: Path, name: str, value: Any) -> float:
     if not math.isfinite(number):
         raise ConfigError(f"{path}: {name}: {shortened(value)} is not a number. Write {name}: 0.05, for example.")
     return number
-
-
-class _SafeLoaderWithoutAliases(yaml.SafeLoader):
-    """YAML loader that refuses aliases, because aliases can make a small file expand without limit."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an alias, which is not allowed")
-        return super().compose_node(parent, index)
