@@ -20,7 +20,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet --no-compile $(TORCH)
-	$(BIN)/python -c 'import torch; print("torch==" + torch.__version__)' > $(VENV)/constraints.txt
+	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(VENV)/constraints.txt
 	$(BIN)/pip install --quiet --no-compile --constraint $(VENV)/constraints.txt --editable '.[gym,atari,agents,metaworld,pool,diffusion,libero,deepspeed,encoders,cuda,tune,peers,dev]'
 	@$(call rendering)
 	touch $(STAMP)

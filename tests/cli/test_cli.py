@@ -188,9 +188,15 @@ def test_an_error_of_a_library_keeps_its_traceback() -> None:
         cli.main(["train", "toy", "second", "algo=two"])
 
 
+@pytest.mark.parametrize("arguments", [["--resume", "last"], ["env_steps=10"]])
+def test_the_recipe_comes_first(arguments: list[str], capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["train", *arguments]) == 2
+    assert f"powerband train RECIPE {' '.join(arguments)}" in capsys.readouterr().err
+
+
 def test_notices_go_to_stderr(capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["train", "toy", "--old-interval", "4"]) == 0
-    assert "old_interval is loop.update_interval here" in capsys.readouterr().err
+    assert "is read as loop.update_interval." in capsys.readouterr().err
 
 
 def test_help_of_a_recipe_lists_stages_variants_and_fields(capsys: pytest.CaptureFixture) -> None:

@@ -60,7 +60,7 @@ def _check_message(message: str, arguments: list[str]) -> None:
     assert not re.search(rf"(.)\1{{{SHOWN_PATH}}}", message), "a message repeats a long value"
     given = [argument.lstrip("-").partition("=")[0].replace("-", "_") for argument in arguments]
     names = {part[:30] for name in given for part in (name, name.rpartition(".")[2], name.removeprefix("no_"))}
-    no_name = "names no option" in message or "Unknown stage" in message
+    no_name = any(text in message for text in ("names no option", "has no value", "Unknown stage"))
     assert no_name or any(name and name in message for name in names), (arguments, message)
 
 

@@ -120,7 +120,7 @@ class ScriptProfile:
         lines += ["", *_rates(self), *_where(leader.lines, ledger.wall_s), "", *self.diagnosis.lines(remedy=False)]
         lines += [f"note: {note}" for note in self.run.notes]
         for advice in self.advice:
-            lines.append(f"advice: {advice.change} At most {advice.at_most:.2f}x.")
+            lines.append(f"advice: {advice.change} The upper bound is {advice.at_most:.2f} times the rate.")
             lines += [f"  {where}" for where in advice.where]
         for process in self.run.silent:
             lines.append(f"note: process {process.pid} never reported: {process.command[:120]}")

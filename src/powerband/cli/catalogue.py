@@ -10,6 +10,7 @@ import re
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 from powerband.cli.trust import OPTION, refuse_stored_imports, split_trust
 from powerband.core.config import ResolvedConfig, resolve
@@ -17,7 +18,7 @@ from powerband.core.config.command_line import checked_choice, wants_help
 from powerband.core.config.flags import COMMAND_LINE
 from powerband.core.config.presets import presets
 from powerband.core.config.run_config import RunConfig
-from powerband.core.config.saved import named_run
+from powerband.core.config.saved import named_run, saved_algorithm
 from powerband.core.config.schema import fields_table
 from powerband.core.config.sizes import LOOPS, divisible_defaults
 from powerband.core.config.texts import shortened
@@ -115,7 +116,10 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     recipe = load(name)
     stage = ""
     if arguments and not arguments[0].startswith("-") and "=" not in arguments[0]:
-        stage, arguments = checked_choice(arguments[0], recipe.stages, f"stage of {name}"), arguments[1:]
+        try:
+            stage, arguments = checked_choice(arguments[0], recipe.stages, f"stage of {name}"), arguments[1:]
+        except ConfigError as error:
+            raise ConfigError(f"{error} An option needs a value: write {shortened(arguments[0])}=VALUE.") from None
     config_file = os.environ.get(recipe.config_variable, "") if recipe.config_variable else ""
     if config_file and not any(CONFIG_FILE.match(each) for each in arguments):
         arguments = ["--config", config_file, *arguments]
@@ -147,7 +151,9 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     if resolved.config.run.env_steps < 1:
         raise ConfigError("env_steps=0 is below 1. Write env_steps=1 or more.")
     if resolved.config.run.resume:
-        _refuse_run_dir(resolved, named_run(resolved.config.run.resume, "resume"))
+        folder = named_run(resolved.config.run.resume, "resume")
+        _refuse_run_dir(resolved, folder)
+        _refuse_other_algorithm(resolved.config, folder)
     return recipe, stage, resolved
 
 
@@ -178,6 +184,16 @@ def _refuse_run_dir(resolved: ResolvedConfig, folder: Path) -> None:
         )
 
 
+def _refuse_other_algorithm(config: Any, folder: Path) -> None:
+    """Refuses another algorithm than that of the resumed run, whose networks have other shapes."""
+    before, now = saved_algorithm(folder), getattr(config, "algo", "")
+    if before and now and before != now:
+        raise ConfigError(
+            f"algo={now} together with resume={shortened(folder)}: this run was trained with algo={before}, and a "
+            f"resume cannot change it. Leave algo out, or start a new run without resume."
+        )
+
+
 def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | None, list[str]]:
     """Splits the recipe's name from its arguments; prints help if the arguments ask for it.
 
@@ -204,6 +220,11 @@ def take_recipe(command: str, usage: str, arguments: list[str]) -> tuple[str | N
         print(f"\n`powerband {command} RECIPE --help` lists all settings of a recipe.")
         return None, []
     name = arguments[0]
+    if name.startswith("-") or "=" in name:
+        raise ConfigError(
+            f"'{shortened(name)}' stands in place of the recipe, which comes first. Write powerband {command} RECIPE "
+            f"{shortened(' '.join(arguments))} with one of {', '.join([*RECIPES, *installed()])}."
+        )
     recipe = load(name)
     if wants_help(arguments[1:]):
         print(recipe_help(name, recipe))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from powerband.core.config.sizes import per_rank
+from powerband.core.config.texts import counted
 from powerband.core.errors import ConfigError
 from powerband.core.noise import Noise
 from powerband.core.optim.compile import GraphedUpdates, all_tensors
@@ -264,7 +265,8 @@ def _sizes(
         "annealing": f"learning rates fall to 0 from {config.anneal_from:.0%} of the budget on"
         if config.anneal_from < 1
         else "none",
-        "update ratio": f"{schedule.updates_per_interval} updates every {schedule.update_interval} transitions: "
+        "update ratio": f"{counted(schedule.updates_per_interval, 'update')} every "
+        f"{counted(schedule.update_interval, 'transition')}: "
         f"{schedule.ratio:g} updates per transition, {'while simulators step' if overlap else 'serial'}",
     }
 

@@ -166,12 +166,13 @@ class Watcher:
         if self._line and line["env_steps"] < self._line["env_steps"]:
             return  # the late result of an evaluation
         if self._line:
-            steps, seconds = (line[name] - self._line[name] for name in ("env_steps", "time_s"))
+            names = ("env_steps", "time_s", "grad_steps")
+            steps, seconds, updates = (line[name] - self._line[name] for name in names)
             if seconds > 0:
                 self._intervals_s.append(seconds)
-                self._time_left.add(steps, seconds)
+                self._time_left.add(steps, seconds, updates=updates)
         else:
-            self._time_left.add(line["env_steps"], line["time_s"])
+            self._time_left.add(line["env_steps"], line["time_s"], updates=line["grad_steps"])
         self._line = line
         if "charts/SPS" in line:
             self._rates = line

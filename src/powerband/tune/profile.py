@@ -99,7 +99,7 @@ class Profile:
         lines.append(f"{measured.steps_per_s:,.0f} env steps/s")
         lines += [line] if (line := _arithmetic(diagnosis.ledger, measured.facts[0])) else []
         lines += diagnosis.lines()
-        head = f"{'knob':<22}{'now':>10}{'value':>10}{'steps/s':>12}{'gain':>8}  why"
+        head = f"{'option':<22}{'now':>10}{'value':>10}{'steps/s':>12}{'gain':>8}  why"
         for changes, first in ((False, []), (True, [LEARNING_NOT_MEASURED])):
             rows = [str(each) for each in self.advice if each.learning == changes]
             lines += ["", *first, head, *rows] if rows else []

@@ -132,7 +132,7 @@ def test_presets_of_the_user_replace_presets_of_the_package(tmp_path: Path, monk
 def test_old_names_are_accepted_with_a_notice_or_refused_with_the_new_name() -> None:
     resolved = read("--batch_size", "512", "old.interval=10")
     assert (resolved.config.loop.global_batch_size, resolved.config.loop.update_interval) == (512, 10)
-    assert "batch_size is loop.global_batch_size here; the guide's was per rank" in resolved.notices[0]
+    assert "is read as loop.global_batch_size; the guide's was per rank" in resolved.notices[0]
     assert len(resolved.notices) == 2
     assert "run.env_steps=episodes x 200" in refused("--max-episodes", "10")
 

@@ -37,7 +37,7 @@ from core.config.toy_schema import Config, read, refused
         (["gpus=0", "--num-gpus", "2"], ["run.gpus was given already"]),
         (["variant=demo", "--variant", "demo"], ["variant was given already"]),
         (["variant=dmo"], ["Did you mean 'demo'", "demo, mapped"]),
-        (["stray"], ["stray", "name=value"]),
+        (["stray"], ["has no value", "stray=VALUE"]),
         (["--"], ["names no option"]),
         (["-x=1"], ["names no option"]),
         (["num_gpus=-1"], ["below 0"]),

@@ -16,6 +16,22 @@ def test_time_left_follows_the_recent_intervals_and_not_the_mean() -> None:
     assert fast.left_s(20_500, 250) == pytest.approx(79_500 / 10)
 
 
+def test_random_steps_before_the_first_update_do_not_count() -> None:
+    learner = TimeLeftEstimator(100_000, 0)
+    for _ in range(3):
+        learner.add(5000, 5.0, updates=0)
+        assert learner.left_s(15_000, 15) is None, "the rate of updates is not known yet"
+    learner.add(2000, 5.0, updates=400)  # learning began in this interval
+    learner.add(500, 5.0, updates=500)
+    assert learner.left_s(17_500, 25) == pytest.approx(82_500 / 100)
+    limited = TimeLeftEstimator(100_000, 60)
+    limited.add(5000, 5.0, updates=0)
+    assert limited.left_s(5000, 5) == 55
+    at_once = TimeLeftEstimator(100_000, 0)
+    at_once.add(500, 5.0, updates=4)
+    assert at_once.left_s(500, 5) == pytest.approx(99_500 / 100)
+
+
 def test_short_intervals_are_combined() -> None:
     short = TimeLeftEstimator(100_000, 0)
     for steps in [1000] * 100 + [0, 4000]:

@@ -62,7 +62,7 @@ def test_the_users_own_module_registers_its_environment(
         ("CartPol-v1", "not registered.*Nearest: CartPole-v1"),
         ("Pendulum-v9", "not registered.*Nearest: Pendulum-v1"),
         ("Pendulum v1", "not registered"),
-        ("no_such_module:MyEnv-v0", "needs a package that is not installed.*no_such_module"),
+        ("no_such_module:MyEnv-v0", "Python finds no module no_such_module.*PYTHONPATH=FOLDER"),
     ],
 )
 def test_invalid_environments_are_refused_with_a_message(env_id: str, message: str) -> None:

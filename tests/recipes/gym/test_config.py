@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
+from powerband.cli import main as cli
 from powerband.cli.catalogue import configure
 from powerband.core.errors import ConfigError
 from powerband.core.machine import device
@@ -84,3 +86,26 @@ def test_workers_are_started_for_the_cores_of_one_rank(monkeypatch):
 
 def test_the_evaluation_of_a_run_repeats_no_episode_that_selected_its_checkpoint():
     assert Evaluation().seed != EVAL_SEED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["algo=sac", "lr=1e-3"],
+            "algo=sac has no option lr; dqn.lr, ppo.lr are of other algorithms. Write sac.actor_lr or",
+        ),
+        (["algo=ppo", "critic_lr=1e-3"], "algo=ppo has no option critic_lr"),
+        (["env_steps"], "write env_steps=VALUE"),
+    ],
+)
+def test_options_of_other_algorithms_and_without_a_value_are_explained(arguments, message, capsys):
+    assert cli.main(["train", "gym", *arguments]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_names_of_stable_baselines_are_read_as_those_of_powerband():
+    resolved = configure("gym", ["algo=ppo", "learning_rate=0.002", "n_steps=64", "n_epochs=3", "ent_coef=0.1"])[2]
+    assert resolved.config.ppo.lr == 0.002 and resolved.config.ppo.entropy_coef == 0.1
+    assert (resolved.config.on_policy.num_steps, resolved.config.on_policy.epochs) == (64, 3)
+    assert any("learning_rate=0.002 (command line) is read as ppo.lr" in notice for notice in resolved.notices)

@@ -120,3 +120,24 @@ gymnasium.register("Driver-v0", Env, max_episode_steps=20)
     assert not (tmp_path / "run").exists()
     monkeypatch.delenv("DRIVER_MISSING")
     assert cli.main(arguments) == 0, capsys.readouterr().err
+
+
+def test_a_resume_with_another_algorithm_is_refused_before_it_begins(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert cli.main(["train", "gym", "env_id=CartPole-v1", *ON_POLICY, *SMALL, f"run_dir={run}"]) == 0
+    capsys.readouterr()
+    assert cli.main(["train", "gym", "algo=dqn", f"resume={run}"]) == 2
+    output = capsys.readouterr()
+    assert "trained with algo=ppo" in output.err and not output.out
+
+
+def test_an_environment_without_images_has_no_video_and_one_episode_has_no_interval(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "examples")
+    run = tmp_path / "run"
+    arguments = ["train", "gym", "env_id=corridor:Corridor-v0", *ON_POLICY, *SMALL, f"run_dir={run}"]
+    assert cli.main(arguments) == 0
+    capsys.readouterr()
+    assert cli.main(["eval", str(run), "episodes=1", "--trust"]) == 0
+    output = capsys.readouterr().out
+    assert "no video: corridor:Corridor-v0 does not render images" in output and "env_kwargs" not in output
+    assert "in 1 episode of" in output and "nan" not in output

@@ -305,7 +305,8 @@ def test_graphs_are_measured_if_possible_and_predicted_otherwise(failing: bool) 
 
 
 @pytest.mark.parametrize("error", [ConfigError("num_envs=16 is refused"), MemoryError(), RuntimeError("CUDA error")])
-def test_a_failing_short_run_gives_a_note_and_the_other_advice_stays(error: Exception) -> None:
+def test_a_failing_short_run_gives_a_note_and_the_other_advice_stays(error: Exception, monkeypatch) -> None:
+    monkeypatch.setattr("powerband.tune.advise.update_knobs.this_cpu_emulates_bf16", lambda: False)
     measured, config = simulated(env=0.1), Config(run=RunConfig(gpus="none", precision="fp32"))
     measured.facts[0].threads_s.update({1: 1.0, 2: 0.5})
     diagnosis = diagnose(measured.ledgers[0], measured.facts[0])

@@ -39,6 +39,17 @@ def best_of(world: World, space: SearchSpace) -> float:
     return max(rates)
 
 
+@pytest.fixture(autouse=True)
+def bf16_in_hardware(monkeypatch) -> None:
+    monkeypatch.setattr("powerband.tune.search.space.this_cpu_emulates_bf16", lambda: False)
+
+
+def test_a_cpu_that_emulates_bf16_is_not_asked_to(tuned, monkeypatch) -> None:
+    monkeypatch.setattr("powerband.tune.search.space.this_cpu_emulates_bf16", lambda: True)
+    axes = {axis.name: axis.settings for axis in tuned(World()).space.axes}
+    assert not axes.get("precision"), "emulation is up to hundreds of times slower, and a trial of it takes minutes"
+
+
 WORLDS = {
     "update-bound": World(),
     "slow environments": World(env_s=20e-3),

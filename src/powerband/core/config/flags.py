@@ -71,7 +71,10 @@ def from_arguments(arguments: Iterable[str], source: str = COMMAND_LINE) -> list
             value = values[0] if len(values) == 1 else tuple(values) or None
             flags.append(Flag(_with_underscores(body), value, source))
         else:
-            raise ConfigError(f"'{shortened(argument)}' ({source}) names no option. Write name=value or --name value.")
+            word = shortened(argument)
+            if argument[:1].isalpha() and argument.replace(".", "_").replace("-", "_").isidentifier():
+                raise ConfigError(f"'{word}' ({source}) has no value. Write {word}=VALUE.")
+            raise ConfigError(f"'{word}' ({source}) names no option. Write name=value or --name value.")
     return flags
 
 

@@ -64,6 +64,12 @@ def changed_options(folder: Path, config: Any) -> list[str]:
     ]
 
 
+def saved_algorithm(folder: Path) -> str:
+    """Value of the option ``algo`` of the run in `folder`; "" if it has none, or if ``config.json`` is unreadable."""
+    value = read_object(folder / "config.json").get("algo")
+    return value if isinstance(value, str) else ""
+
+
 def _shown(value: str | tuple[str, ...] | None) -> str:
     return ",".join(value) if isinstance(value, tuple) else shortened(value)
 

@@ -156,6 +156,8 @@ class FieldLookup:
             paths = [path for path in paths if path.rpartition(".")[0] in self.preferred] or paths
         if len(paths) == 1:
             return self.fields[paths[0]], flag
+        if paths and all(self.is_unused(path) for path in paths):
+            raise self._of_other_algorithms(flag, paths)
         if paths:
             raise ConfigError(f"{flag}: {len(paths)} sections have an option of this name. Write {' or '.join(paths)}.")
         raise self._unknown(flag)
@@ -170,8 +172,16 @@ class FieldLookup:
             raise ConfigError(f"{flag}: the option {flag.name} is not supported. {note}")
         assert new not in self.old_names, f"old_names maps {flag.name} to {new}, which is an old name itself"
         field, found = self.find(Flag(new, flag.value, flag.source))
-        self.notices.append(f"{flag}: {flag.name} is {field.path} here{'; ' + note if note else ''}.")
+        self.notices.append(f"{flag} is read as {field.path}{'; ' + note if note else ''}.")
         return field, found
+
+    def _of_other_algorithms(self, flag: Flag, paths: list[str]) -> ConfigError:
+        name = flag.name.rpartition(".")[2]
+        own = [path for path in self.fields if path.rpartition(".")[0] in self.preferred and path.endswith(f"_{name}")]
+        hint = f"Write {' or '.join(own)}." if own else f"'{self.help_command} algo={self.algo}' lists its options."
+        return ConfigError(
+            f"{flag}: algo={self.algo} has no option {name}; {', '.join(paths)} are of other algorithms. {hint}"
+        )
 
     def _unknown(self, flag: Flag) -> ConfigError:
         sections = {path.rsplit(".", 1)[0] for path in self.fields if "." in path}

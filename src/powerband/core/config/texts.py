@@ -38,6 +38,11 @@ def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with a noun that takes a plural s, such as "1 core" and "2 cores"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def some_of(names: Iterable[str], limit: int = 12) -> str:
     """Joins the first `limit` names by commas, and adds the number of the remaining names, as in "a, b and 3 more"."""
     listed = [shortened(name) for name in names]

@@ -173,6 +173,11 @@ def emulates_bf16(instructions: list[str]) -> bool:
     return "avx2" in instructions and not {"avx512_bf16", "amx_bf16"} & set(instructions)
 
 
+def this_cpu_emulates_bf16() -> bool:
+    """`emulates_bf16` of the processor of this machine."""
+    return emulates_bf16(simd(Path("/proc/cpuinfo")))
+
+
 def threads_per_rank(threads: int, ranks: int) -> int:
     """Number of CPU threads for each of `ranks` ranks on this machine.
 

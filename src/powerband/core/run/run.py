@@ -176,7 +176,8 @@ class Run:
         run._watched = startup.watched
         run.owned_folder = OwnedFolder(startup.storage, own, startup.jobs)
         run._end_spares = partial(startup.meeting.end, startup.spares)
-        run.describe(startup.banner)
+        named = (f"{name}={getattr(config, name)}" for name in ("env_id", "task", "algo") if hasattr(config, name))
+        run.describe({"recipe": ", ".join([recipe, *named]), **startup.banner})
         if own.lock is not None and not run.ranks.leads:  # a machine with a private folder
             print(f"powerband: {run.storage.description}", file=sys.stderr)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):
@@ -211,7 +212,10 @@ class Run:
         self.owned_folder.write_end(reason)
         self.evaluations.close()
         try:
-            self.journal.close("" if final else f"{reason}; run folder: {self.dir}")
+            place = f"run folder: {self.dir}"
+            if self.received_signal:
+                place = f"continue with: powerband train {self.recipe} resume={self.dir}"
+            self.journal.close("" if final else f"{reason}; {place}")
         finally:
             self.owned_folder.own.release()
             if self._watched is not None:
@@ -321,7 +325,9 @@ class Run:
                 self.hooks.before_save()
             self.registry.save(self.storage, self.state_dict(), self.settings.keep_checkpoints, self.hooks.export)
         if self.saved_at < 0 and self.ranks.leads:
-            self.console.note(disk_use(self.dir / "checkpoints" / str(self.env_steps), self.settings.keep_checkpoints))
+            replay = self.registered("replay") is not None
+            path = self.dir / "checkpoints" / str(self.env_steps)
+            self.console.note(disk_use(path, self.settings.keep_checkpoints, replay))
         self.saved_at = self.env_steps
 
     def may_save(self) -> bool:

@@ -153,7 +153,8 @@ def load_with(load: Callable[[Any], object], state: Any, name: str, path: Path) 
     try:
         load(state)
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300].rstrip(".")
         raise StateMismatchError(
-            f"{path}: the saved {name} does not fit this configuration ({' '.join(str(error).split())[:300]}). "
-            f"Use the sizes and shapes of the saved run, or choose a new run_dir."
+            f"{path}: the saved {name} does not fit this configuration ({reason}). "
+            f"Use the sizes and shapes of the saved run, or start a new run without resume."
         ) from error

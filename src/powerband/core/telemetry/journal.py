@@ -13,7 +13,8 @@ import torch
 
 from powerband import __version__
 from powerband.core.config import RunConfig
-from powerband.core.machine.device import emulates_bf16, host_facts, simd
+from powerband.core.config.texts import counted
+from powerband.core.machine.device import host_facts, this_cpu_emulates_bf16
 from powerband.core.machine.utilisation import Utilisation
 from powerband.core.ranks.ranks import Ranks
 from powerband.core.schedule import Every
@@ -77,19 +78,22 @@ class Journal:
         self.clock.restart()
 
     def banner(self, rows: dict[str, str]) -> None:
-        """Prints the start banner: run folder, machine, ranks and precision, then `rows`, then the budget.
+        """Prints the start banner: recipe, run folder, machine, ranks and precision, then `rows`, then the budget.
 
         Args:
-            rows: Label -> text of further lines. An entry ``precision`` replaces the line of that name.
+            rows: Label -> text of further lines. The entry ``recipe`` comes first, and ``precision`` replaces the line
+                of that name.
         """
         host, settings, rows = host_facts(), self.settings, dict(rows)
         precision = rows.pop("precision", settings.precision)
         gpus = ", ".join(f"{gpu['name']} {gpu['memory_gib']:.0f} GiB" for gpu in host["gpus"])
+        cores, threads = counted(host["cores"], "core"), counted(torch.get_num_threads(), "thread")
         own = {
+            **({"recipe": rows.pop("recipe")} if "recipe" in rows else {}),
             "run folder": str(self.folder),
-            "machine": f"{host['cpu']}, {host['cores']} cores, {host['memory_gib']:.0f} GiB; {gpus or 'no GPU'}",
+            "machine": f"{host['cpu']}, {cores}, {host['memory_gib']:.0f} GiB; {gpus or 'no GPU'}",
             "versions": f"powerband {__version__}, torch {host['torch']}, Python {host['python']}",
-            "ranks": f"{self.ranks.world_size} on {self.ranks.device.type}, {torch.get_num_threads()} threads each",
+            "ranks": f"{self.ranks.world_size} on {self.ranks.device.type}, {threads} each",
             "precision": precision + self._emulation_hint(),
         }
         limit = f" or {settings.time_limit_s:g} s" if settings.time_limit_s else ""
@@ -103,8 +107,7 @@ class Journal:
         """A hint if this processor has no instructions for the precision, otherwise ""."""
         if self.ranks.device.type != "cpu" or self.settings.precision != "bf16":
             return ""
-        slow = emulates_bf16(simd(Path("/proc/cpuinfo")))
-        return "; this CPU emulates bf16, so precision=fp32 is much faster" if slow else ""
+        return "; this CPU emulates bf16, so precision=fp32 is much faster" if this_cpu_emulates_bf16() else ""
 
     def step(self, env_steps: int, grad_steps: int, elapsed_s: float) -> None:
         """Ends an iteration. Prints the estimated duration of the run once, as soon as a rate has been measured.
@@ -173,7 +176,7 @@ class Journal:
         figures |= {f"perf/share/{name}": phases.share(name) for name in phases.host}
         figures |= self.utilisation.read() if self.ranks.leads else {}
         cadence_costs = {name: (phases.host.get(name, 0.0), phases.counts.get(name, 0)) for name in self.pace.intervals}
-        self.pace.add(steps, seconds, cadence_costs)
+        self.pace.add(steps, seconds, cadence_costs, updates)
         with self.clock("log"):  # belongs to the next interval, because this one has been read
             figures |= causes_of_idleness(phases, self.ranks)
             line = self.metrics.flush(env_steps, grad_steps, figures, time_s=elapsed_s)

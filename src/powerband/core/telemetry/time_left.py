@@ -1,7 +1,8 @@
 """TimeLeftEstimator: estimates the time for the rest of the budget from the rate of recent intervals.
 
-Evaluations and checkpoints may have intervals in steps. Their time is then excluded from the rate, and the time of the
-remaining ones is added. By the clock they take a constant share of the time, which stays in the rate.
+Random steps before the first update take little time, so the rate begins with the updates. Evaluations and checkpoints
+may have intervals in steps. Their time is then excluded from the rate, and the time of the remaining ones is added. By
+the clock they take a constant share of the time, which stays in the rate.
 """
 
 from __future__ import annotations
@@ -31,8 +32,15 @@ class TimeLeftEstimator:
         self.intervals = {"eval": eval_interval, "save": save_interval}
         self._recent: deque[tuple[int, float]] = deque()
         self._costs: dict[str, tuple[float, int]] = {}
+        self._explores = self._learns = False
 
-    def add(self, steps: int, seconds: float, cadence_costs: dict[str, tuple[float, int]] | None = None) -> None:
+    def add(
+        self,
+        steps: int,
+        seconds: float,
+        cadence_costs: dict[str, tuple[float, int]] | None = None,
+        updates: int | None = None,
+    ) -> None:
         """Adds the measurements of one log interval.
 
         Args:
@@ -40,7 +48,14 @@ class TimeLeftEstimator:
             seconds: Wall time of the interval, with evaluations and checkpoints.
             cadence_costs: "eval" -> (seconds, number) of the evaluations in the interval, and "save" -> the same for
                 its checkpoints. None means that there were neither.
+            updates: Updates of the interval; None if they are unknown.
         """
+        self._learns = self._learns or bool(updates)
+        if self._learns and self._explores:
+            self._explores = False
+            self._recent.clear()
+            return  # a part of this interval had no updates either
+        self._explores = updates == 0 and not self._learns
         for name, (cost_s, count) in (cadence_costs or {}).items():
             if not self.intervals.get(name):  # by the clock: their share of the time stays as it is
                 continue
@@ -69,14 +84,14 @@ class TimeLeftEstimator:
         return min(1.0, max(spent, env_steps / max(self.env_steps, 1)))
 
     def left_s(self, env_steps: int, elapsed_s: float) -> float | None:
-        """Seconds until the budget is spent; None if neither a rate nor a time limit is known.
+        """Seconds until the budget is spent; None if neither a rate with updates nor a time limit is known.
 
         Args:
             env_steps: Environment steps so far.
             elapsed_s: Seconds of training so far.
         """
         limit = max(self.time_limit_s - elapsed_s, 0.0) if self.time_limit_s > 0 else None
-        if not self.rate:
+        if not self.rate or self._explores:
             return limit
         left = max(self.env_steps - env_steps, 0) / self.rate
         for name, every in self.intervals.items():

@@ -83,6 +83,13 @@ def _registered(env_id: str, env_kwargs: dict[str, Any]) -> Any:
     try:
         return gymnasium.make(env_id, disable_env_checker=True, **env_kwargs)
     except (error.DependencyNotInstalled, ModuleNotFoundError) as missing:
+        module = env_id.partition(":")[0]
+        cause = missing.__cause__ or missing
+        if ":" in env_id and getattr(cause, "name", None) == module.partition(".")[0]:
+            raise ConfigError(
+                f"env_id={env_id!r}: Python finds no module {module}. Install its package. If it is a file of your "
+                f"own, write PYTHONPATH=FOLDER before the command, with the folder of {module.partition('.')[0]}.py."
+            ) from missing
         raise ConfigError(
             f"env_id={env_id!r} needs a package that is not installed: {missing}. "
             f"Install it, or powerband[gym] for the environments of Gymnasium. For a module of your own, add its "

@@ -241,4 +241,11 @@ OLD_NAMES = {
     "warmup": "off_policy.learning_starts",
     "off_policy.warmup": "off_policy.learning_starts",
     "batch_size": "global_batch_size",
+    "learning_rate": "lr",
+    "n_envs": "num_envs",
+    "n_steps": "num_steps",
+    "n_epochs": "epochs",
+    "buffer_size": "replay_size",
+    "ent_coef": "entropy_coef",
+    "clip_range": "clip",
 }

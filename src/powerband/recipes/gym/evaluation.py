@@ -18,7 +18,7 @@ from powerband.loops.evaluate import Policy
 from powerband.loops.off_policy import random_actions
 from powerband.recipes.gym.config import Config, Evaluation
 from powerband.recipes.gym.environments import make_env
-from powerband.recipes.gym.film import record_episode
+from powerband.recipes.gym.film import CannotRender, record_episode
 from powerband.recipes.gym.learners import build_learner
 from powerband.report.evaluation_table import result_path, write_table
 
@@ -132,14 +132,18 @@ def evaluate(config: Config, folder: Path, options: Evaluation) -> list[dict]:
             config, learner, policies[name], options.episodes, options.seed, options.workers, context.device, name
         )
         result, episodes = summary(figures), len(figures["return"])
-        interval = f"[{result['return_low']:,.1f}, {result['return_high']:,.1f}]"
+        interval = f"[{result['return_low']:,.1f}, {result['return_high']:,.1f}] over {episodes} episodes"
+        if episodes == 1:
+            interval = "in 1 episode"
         mean, length = f"{result['return']:,.1f}", f"{result['length']:,.0f}"
-        print(f"{config.env_id} {name}: return {mean} {interval} over {episodes} episodes of {length} steps")
+        print(f"{config.env_id} {name}: return {mean} {interval} of {length} steps")
         rows.append({"env_id": config.env_id, "policy": name, "episodes": episodes, **result})
     if options.video:
         try:
             path = result_path(folder, "videos/episode")
             print(f"video: {record_episode(config, learner, policies['policy'], options.seed, path, context.device)}")
+        except CannotRender as error:
+            print(f"no video: {error}")
         except Exception as error:  # any environment may fail in its own way, and the table is complete
             print(f"no video: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
     return write_table(folder, "episodes", options, rows)

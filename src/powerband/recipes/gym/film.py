@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,36 @@ MAX_FRAMES = 300
 FPS = 30
 
 
+class CannotRender(Exception):
+    """The environment does not render images."""
+
+
+def check_rendering(env_id: str) -> None:
+    """Refuses a registered environment whose class states that it has no images.
+
+    Raises:
+        CannotRender: Its ``metadata["render_modes"]`` lacks ``rgb_array``.
+    """
+    import gymnasium
+
+    try:
+        entry_point = gymnasium.spec(env_id.rpartition(":")[2]).entry_point
+        env_class = (
+            gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+        )
+    except Exception:  # not of Gymnasium, which then states nothing
+        return
+    modes = getattr(env_class, "metadata", {}).get("render_modes")
+    if modes is not None and "rgb_array" not in modes:
+        raise CannotRender(
+            f"{env_id} does not render images. Add 'rgb_array' to metadata['render_modes'], and accept render_mode."
+        )
+
+
 def make_rendered(env_id: str, wrapping: Wrapping, keep: list[Callable[[], Any]], env_kwargs: Mapping[str, Any]) -> Any:
     """Creates one environment that renders images, and adds its function `render` to `keep`."""
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame prints an error without it
     env = make_gym(env_id, wrapping, {**env_kwargs, "render_mode": "rgb_array"})
     keep.append(env.render)
     return env
@@ -52,8 +81,10 @@ def record_episode(
         Path of the video.
 
     Raises:
-        Exception: The environment does not render, for example because it has no images or a package is missing.
+        CannotRender: The environment states that it renders no images.
+        Exception: It fails to render, for example because a package is missing.
     """
+    check_rendering(config.env_id)
     renders: list[Callable[[], Any]] = []
     kwargs = {"env_id": config.env_id, "wrapping": config.wrap, "keep": renders}
     kwargs["env_kwargs"] = config.env_arguments()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from powerband.core.machine.device import this_cpu_emulates_bf16
 from powerband.tune.advise.adviser import UNCHANGED, Adviser
 from powerband.tune.measure.in_process import Measurement
 from powerband.tune.predict.model import UPDATE_ACCOUNTS, ThroughputModel
@@ -28,7 +29,12 @@ def threads(adviser: Adviser) -> None:
 
 
 def precision(adviser: Adviser) -> None:
-    """Adds advice on bfloat16 if the run uses float32 and updates take much of its time, measured in a short run."""
+    """Adds advice on bfloat16 if the run uses float32 and updates take much of its time, measured in a short run.
+
+    A CPU that emulates bfloat16 is far slower with it, so that nothing is measured there.
+    """
+    if adviser.on_cpu and this_cpu_emulates_bf16():
+        return
     if adviser.knobs.get("precision") == "fp32" and _updates_matter(adviser):
         result = adviser.run_with({"precision": "bf16"})
         factor = _update_factor(adviser, result) if result is not None and result.facts[0].grad_steps else 0.0

@@ -62,12 +62,14 @@ def update_bound(evidence: Evidence) -> Finding | None:
     if evidence.facts.env_steps or not ledger.share("data_wait"):
         rest = f"simulators take {ledger.share('env', 'env_wait'):.0%}"
         fix = (
-            "Faster arithmetic (bf16, compile), fewer updates per transition, or a faster device; not more "
-            "environments."
+            "Faster arithmetic (compile, or bf16 if the hardware has it), fewer updates per transition, or a faster "
+            "device; not more environments."
         )
     else:
         rest = f"the batch loader takes {ledger.share('data_wait'):.0%}"
-        fix = "Faster arithmetic (bf16, compile) or a faster device; not a faster batch loader."
+        fix = (
+            "Faster arithmetic (compile, or bf16 if the hardware has it) or a faster device; not a faster batch loader."
+        )
     return Finding(
         "update-bound",
         explained_share,

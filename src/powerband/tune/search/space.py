@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import Any
 
 from powerband.core.errors import ConfigError
+from powerband.core.machine.device import this_cpu_emulates_bf16
 from powerband.core.recipe import Recipe
 from powerband.tune.knobs import Knobs
 from powerband.tune.measure.facts import WindowFacts
@@ -153,8 +154,9 @@ class SearchSpace:
         return Axis("ranks and threads", tuple(each for each in layouts if self._is_allowed(each)))
 
     def precision(self) -> Axis:
-        """Returns the alternative floating point types for this device, without the present one."""
-        names = ("fp32", "bf16", "fp16") if self.gpus else ("fp32", "bf16")
+        """Returns the alternative floating point types that this device computes in, without the present one."""
+        on_cpu = ["fp32"] if this_cpu_emulates_bf16() else ["fp32", "bf16"]
+        names = ["fp32", "bf16", "fp16"] if self.gpus else on_cpu
         now = self.knobs.get("precision")
         return Axis("precision", tuple({"precision": name} for name in names if name != now))
 

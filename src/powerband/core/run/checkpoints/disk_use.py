@@ -9,17 +9,19 @@ FURTHER = 4
 the one that is being written."""
 
 
-def disk_use(checkpoint: Path, keep: int) -> str:
+def disk_use(checkpoint: Path, keep: int, replay: bool) -> str:
     """Describes the disk use of checkpoints.
 
     Args:
         checkpoint: Folder of one checkpoint.
         keep: Number of newest checkpoints to keep.
+        replay: Whether it contains a replay buffer, which becomes larger.
     """
     size = sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
     kept = f"the newest {keep}, the best and those with an unfinished evaluation are kept"
     total = _text(size * (keep + FURTHER))
-    return f"checkpoint: {_text(size)} now; {kept}, at most {total} at this size, which grows while replay fills"
+    grows = ", which grows while the replay buffer fills" if replay else ""
+    return f"checkpoint: {_text(size)} now; {kept}, at most {total} at this size{grows}"
 
 
 def _text(size: int) -> str:
