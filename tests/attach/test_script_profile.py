@@ -164,7 +164,8 @@ def test_a_script_that(
     assert len(out) == (100 * 2**20 if name == "prints 100 MB" else 0)
     assert json.loads(file.read_text())["failures"] == []
     if name == "fails":  # its own traceback first, then one line
-        assert err.index("Traceback") < err.index("powerband: the script ended with status 1")
+        assert err.index("Traceback") < err.index("powerband: the script ended with status 1 before the measurement")
+        assert "advice" not in err and "too-short" not in err
 
 
 def test_a_script_keeps_its_terminal(tmp_path: Path) -> None:

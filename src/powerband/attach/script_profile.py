@@ -23,7 +23,7 @@ def profile_script(command: Sequence[str], options: ScriptOptions) -> tuple[Scri
     Returns:
         (profile, or None if no process has reported enough; exit status).
     """
-    run = run_script(command, options)
+    run = run_script(command, options, lambda text: print(f"powerband: {text}", file=sys.stderr, flush=True))
     from powerband.attach.findings import script_profile  # imports torch, which would disturb the script
 
     result = script_profile(command, run)

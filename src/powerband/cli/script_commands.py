@@ -71,10 +71,12 @@ def profile_script(arguments: list[str]) -> int:
     sys.stdout.flush()
     if result is None:
         return status if switched_off() else status or 1
-    if target != "-":
+    failed_early = bool(status) and not result.run.began
+    if target != "-" and not failed_early:
         print(f"\n{result}", file=sys.stderr)  # the script's own output stays alone on stdout
     if status:
-        print(f"powerband: the script ended with status {status}.", file=sys.stderr)
+        early = " before the measurement began, so that there is no report" if failed_early else ""
+        print(f"powerband: the script ended with status {status}{early}.", file=sys.stderr)
     _write(result, target, options.page)  # after the report, which a full disk must not cost
     return status
 

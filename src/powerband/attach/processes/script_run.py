@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -58,6 +58,7 @@ class ScriptRun:
         start_ns, end_ns: The window, on the clock of `time.perf_counter_ns`.
         start_up_s: Seconds before the window.
         notes: Remarks about the run.
+        began: Whether the window began before the script ended.
     """
 
     records: list[Record]
@@ -67,35 +68,49 @@ class ScriptRun:
     end_ns: int
     start_up_s: float
     notes: list[str] = field(default_factory=list)
+    began: bool = True
 
 
-def run_script(command: Sequence[str], options: ScriptOptions) -> ScriptRun:
+def _silent(text: str) -> None:
+    """Reports nothing."""
+
+
+def run_script(command: Sequence[str], options: ScriptOptions, report: Callable[[str], None] = _silent) -> ScriptRun:
     """Runs the command until the end of the window, or to its own end.
+
+    Args:
+        command: Command line of the script.
+        options: Options of the measurement.
+        report: Function that receives a sentence for the user at each stage of the measurement.
 
     Raises:
         ConfigError: The command cannot be started, or there is no place for its records.
     """
     folder = temporary_folder("powerband-attach-")
     try:
-        return watched(launch(command, "profile", folder), options)
+        return watched(launch(command, "profile", folder), options, report)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def watched(script: Launched, options: ScriptOptions) -> ScriptRun:
+def watched(script: Launched, options: ScriptOptions, report: Callable[[str], None] = _silent) -> ScriptRun:
     """Waits for the end of the window of a running script, and ends the script there, or when the measurement fails."""
     try:
-        return _measured(script, options)
+        return _measured(script, options, report)
     except BaseException:  # the script must not go on without its folder
         script.end()
         raise
 
 
-def _measured(script: Launched, options: ScriptOptions) -> ScriptRun:
+def _measured(script: Launched, options: ScriptOptions, report: Callable[[str], None]) -> ScriptRun:
     began_ns = time.perf_counter_ns()
     start: list[tuple[int, str]] = []
     looked, seconds = 0.0, options.seconds
     unseen = False
+    if options.keep_running:
+        report("measuring until the script ends")
+    elif script.instrumented:
+        report(f"waiting for optimiser step {FIRST_UPDATES} of the script, for at most {options.wait:g} s")
 
     def over() -> bool:
         nonlocal looked, seconds, unseen
@@ -109,16 +124,18 @@ def _measured(script: Launched, options: ScriptOptions) -> ScriptRun:
             if found := window_start(records, now, options.wait):
                 start.append(found)
                 seconds = _window_s(records, found[0], options.seconds)
+                report(f"measuring for {seconds:g} s")
         return unseen or bool(start) and now - start[0][0] >= (seconds + 0.6) * 1e9
 
     ended = script.wait(over)
     silent = script.silent()
     if not ended:
+        report("examining a few updates, then the script is ended")
         script.probe()
         script.flush_output()
         script.end()
     records = script.records()
-    notes = []
+    notes, began = [], bool(start)
     if not start:  # the script has ended before its window started
         now = time.perf_counter_ns()
         found = window_start(records, now, float("inf")) or window_start(records, now, options.wait)
@@ -131,7 +148,7 @@ def _measured(script: Launched, options: ScriptOptions) -> ScriptRun:
     end_ns = time.perf_counter_ns() if options.keep_running else start_ns + int(seconds * 1.02e9)
     if ended and not options.keep_running:
         notes.append("the script ended before the window did.")
-    return ScriptRun(records, silent, script.status, start_ns, end_ns, (start_ns - began_ns) * 1e-9, notes)
+    return ScriptRun(records, silent, script.status, start_ns, end_ns, (start_ns - began_ns) * 1e-9, notes, began)
 
 
 def _window_s(records: Sequence[Record], start_ns: int, asked_s: float) -> float:
