@@ -270,7 +270,10 @@ def evaluate(arguments: list[str]) -> int:
         print(f"powerband: {line}", file=sys.stderr)
     assert call.recipe.evaluate is not None
     from powerband.core.machine import rendering
+    from powerband.core.run.checkpoints.checkpoint import checkpoints_in
 
+    newest = next(iter(checkpoints_in(call.folder / "checkpoints")), call.folder)  # of a run; else it is a checkpoint
+    print(f"powerband: evaluates {os.path.relpath(newest)}", file=sys.stderr)
     rendering.prepare()
     with contextlib.redirect_stdout(sys.stderr) if target else contextlib.nullcontext():
         table = load_object(call.recipe.evaluate)(call.config, call.folder, call.options)

@@ -15,8 +15,8 @@ MAX_MARKERS = 12
 """Largest number of points of a line that are drawn as circles."""
 SMALLEST = 1e-150
 """Smallest length of an axis; steps of a shorter one are no exact numbers."""
-COLOURS = 10
-"""Number of colours of the page's palette: ``--c0`` to ``--c9``; ``--c9`` is grey."""
+COLOURS = 14
+"""Number of colours of the page's palette: ``--c0`` to ``--c13``; the last one is grey."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,10 @@ class PlotArea:
         """
         bottom, top = min(ys), max(ys)
         margin = 0.06 * (top - bottom) or 0.05 * abs(top) or 1.0
-        return cls(min(xs), max(xs), 0.0 if zero else bottom - margin, top + margin)
+        low, high = min(xs), max(xs)
+        if low == high:  # a single point lies in the middle
+            low, high = low - (0.5 * abs(low) or 1.0), high + (0.5 * abs(high) or 1.0)
+        return cls(low, high, 0.0 if zero else bottom - margin, top + margin)
 
     def x(self, value: float) -> float:
         """Returns the horizontal coordinate of `value`."""

@@ -22,6 +22,10 @@ ACCOUNT_COLOURS = {
     "collectives": 4,
     "save": 8,
     "eval": 3,
+    "log": 9,
+    "returns": 10,
+    "data_wait": 11,
+    "h2d": 12,
 }
 """Account -> palette index, for the accounts that most runs have; other accounts get the remaining colours."""
 MIN_RATE = 1e-6
