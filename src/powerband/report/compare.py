@@ -11,7 +11,7 @@ from powerband.report.chart import COLOURS, legend_of, line_chart
 from powerband.report.document import document, save_page
 from powerband.report.page import HEADLINE_TAGS, UTILISATION, damage_of, metric_line
 from powerband.report.run_record import RunRecord, shown_cause
-from powerband.report.sections.curves import LEARNING_PREFIXES, LOSS_PREFIXES, curve_tags, is_constant
+from powerband.report.sections.curves import LEARNING_PREFIXES, LOSS_PREFIXES, TITLES, curve_tags, is_constant
 from powerband.report.sections.ledger import account_colours, ledger_strip, seconds_by_account
 from powerband.report.sections.tables import evaluation_table, flatten, rows_table, text
 
@@ -104,7 +104,7 @@ def _grid(records: dict[str, RunRecord], tags: list[str], over: str) -> str:
     charts = []
     for tag in tags:
         lines = [metric_line(record, tag, over, name, colour) for colour, (name, record) in enumerate(records.items())]
-        title, percent = UTILISATION.get(tag, (tag, False))
+        title, percent = UTILISATION.get(tag, (TITLES.get(tag, tag), False))
         unit = "env steps" if over == "env_steps" else "s"
         charts.append(line_chart(title, lines, unit, percent, zero=tag in UTILISATION))
     return f"<div class=grid>{''.join(charts)}</div>" if any(charts) else ""

@@ -20,6 +20,7 @@ from powerband.report.sections.curves import (
     LEARNING_PREFIXES,
     LOSS_PREFIXES,
     MAX_POINTS,
+    TITLES,
     curve_tags,
     downsample,
     exponential_mean,
@@ -47,8 +48,8 @@ UTILISATION = {
 }
 """Tag -> (title of its chart, whether its values are shares)."""
 HEADLINE_TAGS = {
-    "eval/return": "evaluation return, last",
-    "eval/win_greedy": "evaluation wins against greedy, last",
+    "eval/return": "last evaluation in training, return",
+    "eval/win_greedy": "last evaluation in training, wins against greedy",
     "charts/win": "training wins, last",
     "charts/episodic_return": "training return, last",
 }
@@ -166,7 +167,7 @@ def curve(record: RunRecord, tag: str, title: str = "", percent: bool = False, z
     Returns:
         The chart as HTML; empty if the run has no value of the metric.
     """
-    return line_chart(title or tag, [metric_line(record, tag)], percent=percent, zero=zero)
+    return line_chart(title or TITLES.get(tag, tag), [metric_line(record, tag)], percent=percent, zero=zero)
 
 
 def metric_line(record: RunRecord, tag: str, over: str = "env_steps", name: str = "", colour: int = 0) -> Line:

@@ -13,6 +13,8 @@ LEARNING_PREFIXES = ("charts/episodic_return", "charts/win", "charts/score", "ev
 LOSS_PREFIXES = ("losses/",)
 RATE_TAGS = ("charts/SPS", "charts/updates_per_s")
 """Tags of rates, which the page draws in the section on the utilisation of the machine."""
+TITLES = {f"charts/{name}": f"charts/{name}, share of the training's episodes" for name in ("win", "draw", "loss")}
+"""Tag -> title of its chart, where the tag alone could be misunderstood; ``charts/loss`` is no loss of an update."""
 BOUND_SUFFIXES = ("_low", "_high")
 MAX_POINTS = 300
 """Largest number of points of a curve on a page."""
