@@ -19,6 +19,7 @@ setup: $(STAMP)
 # imports; to compile all 23,000 modules would take more than a minute.
 $(STAMP): pyproject.toml
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
+	@echo "Installing $(TORCH), then the simulators and tools: several gigabytes, a few minutes."
 	$(BIN)/python -c 'import torch' 2>/dev/null || $(BIN)/pip install --quiet --no-compile $(TORCH)
 	$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' > $(VENV)/constraints.txt
 	$(BIN)/pip install --quiet --no-compile --constraint $(VENV)/constraints.txt --editable '.[gym,atari,agents,metaworld,pool,diffusion,libero,deepspeed,encoders,cuda,tune,peers,dev]'
