@@ -1,14 +1,17 @@
-"""CPU time of a SAC update with its sampling, by width of the two hidden layers, on one thread.
+"""Time of a SAC update with its sampling, by width of the two hidden layers: CPU time on one thread, wall time on more.
 
 Meta-World's sizes: observation 39, action 4. Rounds of all implementations are interleaved; each result is the median.
+The compiled functions use one thread, so that several threads show up to which width they are faster than PyTorch.
 
     python benchmarks/updates/sac_widths.py --json benchmarks/results/updates/sac_widths.json
+    python benchmarks/updates/sac_widths.py --threads 2 --json benchmarks/results/updates/sac_threads.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 
 import torch
@@ -27,8 +30,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, help="file for the results")
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds")
+    parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(arguments.threads)
+    clock, unit = (time.process_time, "cpu_ms") if arguments.threads == 1 else (time.perf_counter, "wall_ms")
     rows = []
     for width, batch in SIZES:
         implementations = {"sb3": sb3_sac(INPUTS, ACTIONS, batch, width)}
@@ -37,12 +42,13 @@ def main() -> None:
         ):  # fmt: skip
             settings = SACConfig(hidden=(width, width), fused=fused, layer_norm=layer_norm)
             implementations[name] = sac_on_device(INPUTS, ACTIONS, batch, settings, RankContext.single())[0]
-        times = measure(implementations, arguments.rounds, 20)
-        rows.append({"width": width, "batch": batch, "cpu_ms": times})
+        times = measure(implementations, arguments.rounds, 20, clock)
+        rows.append({"width": width, "batch": batch, unit: times})
         shown = ", ".join(f"{name} {ms:.2f} ms ({times['sb3'] / ms:.2f}x)" for name, ms in times.items())
         print(f"width {width}, batch {batch}: {shown}", flush=True)
     if arguments.json:
-        result = {"host": host_facts(), "threads": 1, "inputs": INPUTS, "actions": ACTIONS, "rows": rows}
+        result = {"host": host_facts(), "threads": arguments.threads, "inputs": INPUTS, "actions": ACTIONS}
+        result |= {"rows": rows}
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
 
 

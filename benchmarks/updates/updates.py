@@ -197,16 +197,18 @@ def powerband_ppo(batch: int, precision: PrecisionName) -> Update:
     return lambda: learner.update(minibatch)
 
 
-def measure(implementations: dict[str, Update], rounds: int, updates: int) -> dict[str, float]:
-    """Returns the CPU milliseconds per update of each implementation, median over interleaved rounds."""
+def measure(
+    implementations: dict[str, Update], rounds: int, updates: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, float]:
+    """Returns the milliseconds per update of each implementation by `clock`, median over interleaved rounds."""
     times: dict[str, list[float]] = {name: [] for name in implementations}
     for index in range(rounds + 1):
         for name, update in implementations.items():
-            start = time.process_time()
+            start = clock()
             for _ in range(updates):
                 update()
             if index:  # round 0 warms up
-                times[name].append((time.process_time() - start) / updates * 1e3)
+                times[name].append((clock() - start) / updates * 1e3)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
