@@ -31,8 +31,9 @@ Communication = Literal["none", "lstm"]
 ActionNoise = Literal["white", "pink"]
 
 
-FUSED_WIDTH = 512
-"""Units of a hidden layer up to which the compiled functions of SAC, TD3 and DQN are faster than PyTorch."""
+FUSED_WIDTH = 400
+"""Units of a hidden layer up to which the compiled functions of SAC, TD3 and DQN are used. They have one thread: with 512
+units they are faster than PyTorch on one thread, and slower than PyTorch on two (``sac_threads.json``)."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class SACConfig:
     """Compile the losses with torch.compile; on CUDA also random numbers and optimiser steps, for CUDA graphs."""
     fused: bool = True
     """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 512 units, and observations need no encoder."""
+    a CPU in fp32 if no hidden layer has more than 400 units, and observations need no encoder."""
 
     @property
     def can_be_fused(self) -> bool:
@@ -116,7 +117,7 @@ class TD3Config:
     """Compile the losses with torch.compile."""
     fused: bool = True
     """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 512 units and observations need no encoder."""
+    a CPU in fp32 if no hidden layer has more than 400 units and observations need no encoder."""
 
     @property
     def can_be_fused(self) -> bool:
@@ -215,7 +216,7 @@ class DQNConfig:
     """Compile the loss with torch.compile."""
     fused: bool = True
     """Compute values and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 512 units, observations need no encoder, and neither dueling nor
+    a CPU in fp32 if no hidden layer has more than 400 units, observations need no encoder, and neither dueling nor
     quantiles is set."""
 
     def __post_init__(self) -> None:
