@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from powerband.algos import settings as settings_module
+from powerband.algos.fused import choice
 from powerband.algos.settings import SACConfig
 from powerband.core.machine.device import host_facts
 from powerband.core.rank_context import RankContext
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch")
     arguments = parser.parse_args()
-    settings_module.FUSED_WIDTH = SIZES[-1][0]  # also above the width up to which training uses the compiled functions
+    choice.WIDTH_OF_SEVERAL_THREADS = choice.WIDTH  # also measures where training uses PyTorch
     torch.set_num_threads(arguments.threads)
     clock, unit = (time.process_time, "cpu_ms") if arguments.threads == 1 else (time.perf_counter, "wall_ms")
     rows = []

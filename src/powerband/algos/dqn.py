@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from powerband.algos.fused.choice import is_fusible
 from powerband.algos.replay_learner import ReplayLearner
 from powerband.algos.settings import DQNConfig
 from powerband.core.errors import ConfigError
@@ -100,8 +101,7 @@ class DQN(ReplayLearner):
         self.cycle = UpdateCycle(config.target_interval)
         self._loss_fn = compile_if(self._loss, config.compile)
         self.fused = None
-        plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None
-        if config.can_be_fused and plain:
+        if config.can_be_fused and is_fusible(context, config.hidden, encoder):
             from powerband.algos.fused.dqn import FusedDQN  # imports numba, which takes half a second
 
             assert isinstance(self.net.net, MLP)

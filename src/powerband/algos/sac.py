@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from powerband.algos.actions import action_scale
+from powerband.algos.fused.choice import is_fusible
 from powerband.algos.replay_learner import ReplayLearner
 from powerband.algos.settings import SACConfig
 from powerband.core.optim.compile import compile_if
@@ -110,8 +111,7 @@ class SAC(ReplayLearner):
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
         self.fused = None
-        plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None
-        if config.can_be_fused and plain:
+        if config.can_be_fused and is_fusible(context, config.hidden, encoder):
             from powerband.algos.fused.sac import FusedSAC  # imports numba, which takes half a second
 
             self.fused = FusedSAC(

@@ -31,11 +31,6 @@ Communication = Literal["none", "lstm"]
 ActionNoise = Literal["white", "pink"]
 
 
-FUSED_WIDTH = 400
-"""Units of a hidden layer up to which the compiled functions of SAC, TD3 and DQN are used. They have one thread: with 512
-units they are faster than PyTorch on one thread, and slower than PyTorch on two (``sac_threads.json``)."""
-
-
 @dataclass(frozen=True)
 @check_ranges
 class SACConfig:
@@ -74,12 +69,13 @@ class SACConfig:
     """Compile the losses with torch.compile; on CUDA also random numbers and optimiser steps, for CUDA graphs."""
     fused: bool = True
     """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 400 units, and observations need no encoder."""
+    a CPU in fp32 if no hidden layer has more than 512 units, or 256 with several threads, and observations need no
+    encoder."""
 
     @property
     def can_be_fused(self) -> bool:
         """Whether these settings allow `FusedSAC`, which computes actions and gradients in compiled functions."""
-        return self.fused and not self.compile and max(self.hidden) <= FUSED_WIDTH
+        return self.fused and not self.compile
 
     @property
     def update_period(self) -> int:
@@ -117,12 +113,13 @@ class TD3Config:
     """Compile the losses with torch.compile."""
     fused: bool = True
     """Compute actions and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 400 units and observations need no encoder."""
+    a CPU in fp32 if no hidden layer has more than 512 units, or 256 with several threads, and observations need no
+    encoder."""
 
     @property
     def can_be_fused(self) -> bool:
         """Whether these settings allow `FusedTD3`, which computes actions and gradients in compiled functions."""
-        return self.fused and not self.compile and max(self.hidden) <= FUSED_WIDTH
+        return self.fused and not self.compile
 
     @property
     def update_period(self) -> int:
@@ -216,8 +213,8 @@ class DQNConfig:
     """Compile the loss with torch.compile."""
     fused: bool = True
     """Compute values and gradients in compiled functions, several times as fast as PyTorch for narrow layers. Used on
-    a CPU in fp32 if no hidden layer has more than 400 units, observations need no encoder, and neither dueling nor
-    quantiles is set."""
+    a CPU in fp32 if no hidden layer has more than 512 units, or 256 with several threads, observations need no encoder,
+    and neither dueling nor quantiles is set."""
 
     def __post_init__(self) -> None:
         if self.epsilon_end > self.epsilon_start:
@@ -229,8 +226,7 @@ class DQNConfig:
     @property
     def can_be_fused(self) -> bool:
         """Whether these settings allow `FusedDQN`, which computes values and gradients in compiled functions."""
-        plain = not (self.compile or self.dueling or self.quantiles)
-        return self.fused and plain and max(self.hidden, default=0) <= FUSED_WIDTH
+        return self.fused and not (self.compile or self.dueling or self.quantiles)
 
     @property
     def update_period(self) -> int:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from powerband.algos.actions import action_scale
+from powerband.algos.fused.choice import is_fusible
 from powerband.algos.replay_learner import ReplayLearner
 from powerband.algos.settings import TD3Config
 from powerband.core.optim.compile import compile_if
@@ -80,8 +81,7 @@ class TD3(ReplayLearner):
         self._critic_loss_fn = compile_if(self._critic_loss, config.compile)
         self._actor_loss_fn = compile_if(self._actor_loss, config.compile)
         self.fused = None
-        plain = context.device.type == "cpu" and context.precision.name == "fp32" and encoder is None
-        if config.can_be_fused and plain:
+        if config.can_be_fused and is_fusible(context, config.hidden, encoder):
             from powerband.algos.fused.td3 import FusedTD3  # imports numba, which takes half a second
 
             adams, averages = (self.actor_adam, self.critic_adam), (self.follow_actor, self.follow_critic)

@@ -119,3 +119,9 @@ def test_compiled_functions_match_their_cache_in_the_next_process():
 )
 def test_unsupported_settings_use_pytorch(options, precision):
     assert learner(True, precision, **options).fused is None
+
+
+@pytest.mark.parametrize(("threads", "width", "compiled"), [(1, 512, True), (2, 512, False), (2, 256, True)])
+def test_wide_layers_use_pytorch_if_it_has_several_threads(monkeypatch, threads, width, compiled):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert (learner(True, hidden=(width, 16)).fused is not None) == compiled
