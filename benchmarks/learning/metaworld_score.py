@@ -276,9 +276,15 @@ def tune(task: str, limit_s: float) -> dict[str, list[dict[str, Any]]]:
     return tried
 
 
-def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Tunes both libraries on one task, and trains them with their fastest settings on fresh seeds."""
-    tried = tune(task, options.trial_seconds)
+def compare(task: str, options: argparse.Namespace, tried: dict[str, list[dict[str, Any]]] | None) -> dict[str, Any]:
+    """Tunes both libraries on one task, and trains them with their fastest settings on fresh seeds.
+
+    Args:
+        task: Name of the task.
+        options: Options of the command line.
+        tried: Trials of an earlier tuning, which then is not repeated.
+    """
+    tried = tried or tune(task, options.trial_seconds)
     best = {library: fastest(trials, options.trial_seconds) for library, trials in tried.items()}
     limit_s, rows = 2 * options.trial_seconds, []
     for seed in options.seeds:
@@ -303,13 +309,18 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--trial-seconds", type=float, default=120.0, help="limit of training seconds of a trial")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--json", type=Path, help="file for the results, which keeps those of other tasks")
+    parser.add_argument("--keep-settings", action="store_true", help="train with the settings that the file has")
     options = parser.parse_args()
     result: dict[str, Any] = {"host": host_facts(), "target": TARGET, "tasks": {}}
     if options.json and options.json.exists():
         result = json.loads(options.json.read_text())
     for task in options.tasks:
-        result["tasks"][task] = compare(task, options) | {"host": host_facts()}
+        earlier = result["tasks"].get(task, {})
+        compared = compare(task, options, earlier["tried"] if options.keep_settings else None)
+        result["tasks"][task] = compared | {"host": host_facts()}
+        if options.keep_settings:  # of an earlier version
+            result["tasks"][task]["earlier"] = {name: earlier[name] for name in ("rows", "median_s")}
         medians = result["tasks"][task]["median_s"]
         print(f"{task}: {medians}, ratio {medians[SB3] / medians[POWERBAND]:.2f}", flush=True)
         if options.json:

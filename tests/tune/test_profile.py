@@ -31,7 +31,7 @@ def test_profile_prints_ledger_cause_and_advice_and_writes_no_files(tmp_path: Pa
     code = cli.main(["profile", *runs.SMALL["ddpg"], *COMMON, "--seconds", "1"])
     text = capsys.readouterr().out
     assert code in {code for code, _ in CAUSES.values()} - {30}
-    for part in ("account", "update", "wall", "env steps/s", "knob", "cannot help", "total work is unchanged"):
+    for part in ("account", "update", "wall", "env steps/s", "option", "cannot help", "total work is unchanged"):
         assert part in text
     assert not list(tmp_path.iterdir())
     assert "OMP_NUM_THREADS" not in os.environ, "a run sets it for its children, and the profile restores it"
