@@ -88,6 +88,9 @@ class FakeRun:
     def __enter__(self) -> FakeRun:
         return self
 
+    def describe(self, rows: dict[str, str]) -> None:
+        self.started["banner"] = rows
+
     def __exit__(self, *error: Any) -> None:
         pass
 
@@ -141,6 +144,7 @@ def test_train_runs_the_default_stage_in_a_folder_named_after_recipe_and_variant
     assert cli.main(["train", "toy", "variant=demo"]) == 0 and FakeRun.started["new_folder"] != folder
     assert cli.main(["train", "toy", "variant=demo", "--seed", "3"]) == 0
     assert FakeRun.started["stage"] == "first" and FakeRun.started["recipe"] == "toy"
+    assert FakeRun.started["banner"]["recipe"].startswith("toy, algo=")
     assert FakeRun.started["argv"] == ["train", "toy", "variant=demo", "--seed", "3"]
 
 

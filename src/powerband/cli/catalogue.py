@@ -10,7 +10,6 @@ import re
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
 
 from powerband.cli.trust import OPTION, refuse_stored_imports, split_trust
 from powerband.core.config import ResolvedConfig, resolve
@@ -153,7 +152,7 @@ def configure(name: str, arguments: list[str]) -> tuple[Recipe, str, ResolvedCon
     if resolved.config.run.resume:
         folder = named_run(resolved.config.run.resume, "resume")
         _refuse_run_dir(resolved, folder)
-        _refuse_other_algorithm(resolved.config, folder)
+        _refuse_other_algorithm(recipe.algorithm_of(resolved.config), folder)
     return recipe, stage, resolved
 
 
@@ -184,9 +183,9 @@ def _refuse_run_dir(resolved: ResolvedConfig, folder: Path) -> None:
         )
 
 
-def _refuse_other_algorithm(config: Any, folder: Path) -> None:
+def _refuse_other_algorithm(now: str, folder: Path) -> None:
     """Refuses another algorithm than that of the resumed run, whose networks have other shapes."""
-    before, now = saved_algorithm(folder), getattr(config, "algo", "")
+    before = saved_algorithm(folder)
     if before and now and before != now:
         raise ConfigError(
             f"algo={now} together with resume={shortened(folder)}: this run was trained with algo={before}, and a "

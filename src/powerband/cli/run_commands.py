@@ -89,6 +89,7 @@ def train(arguments: list[str]) -> int:
                 check_sizes=recipe.check_sizes if elastic else None,
                 score=recipe.score,
             ) as run:
+                run.describe({"recipe": recipe.choices_of(run.config)})
                 figures = recipe.run_stage(stage, run.config, run)
         except OSError as error:
             folder = (

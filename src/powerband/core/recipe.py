@@ -150,6 +150,12 @@ class Recipe:
         """Name of the task that a configuration chooses; empty for a recipe with one task."""
         return str(getattr(config, self.task)) if self.task else ""
 
+    def choices_of(self, config: Any) -> str:
+        """The recipe with the task and the algorithm that a configuration chooses, for the start banner."""
+        task, algorithm = self.task_of(config), self.algorithm_of(config)
+        parts = [self.name, f"{self.task}={task}" if task else "", f"algo={algorithm}" if algorithm else ""]
+        return ", ".join(filter(None, parts))
+
     def run_stage(self, stage: str, config: Any, run: Any) -> dict[str, Any]:
         """Runs the function of one stage, such as train.
 

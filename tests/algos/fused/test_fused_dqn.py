@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from powerband.algos.dqn import DQN
-from powerband.algos.fused.dqn import kernels
 from powerband.algos.settings import DQNConfig
 from powerband.core.rank_context import RankContext
 from powerband.data.types import EnvSpec, TensorSpec
@@ -84,24 +83,3 @@ def test_values_that_are_not_finite_are_not_hidden(name):
     data[name].view(ROWS, -1)[3, 0] = torch.nan
     data["terminated"][:] = False
     assert not torch.isfinite(torch.stack(list(learner(True).update(data).values()))).all()
-
-
-def test_compiled_functions_match_their_cache_in_the_next_process():
-    """numba's key of a cached function contains its closure, and a function in it has another key in each process."""
-    for kernel in kernels():
-        assert [type(cell.cell_contents) for cell in kernel.py_func.__closure__] == [int], kernel
-
-
-@pytest.mark.parametrize(
-    ("options", "precision"),
-    [
-        ({"hidden": (16, 513)}, "fp32"),
-        ({"compile": True}, "fp32"),
-        ({"dueling": True}, "fp32"),
-        ({"quantiles": 3}, "fp32"),
-        ({}, "bf16"),
-    ],
-    ids=str,
-)
-def test_unsupported_settings_use_pytorch(options, precision):
-    assert learner(True, precision=precision, **options).fused is None

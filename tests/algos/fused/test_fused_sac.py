@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from algos.fused.pairs import ROWS, batch, make_learner, make_pair
-from powerband.algos.fused.sac import kernels
 from powerband.algos.sac import SAC
 from powerband.algos.settings import SACConfig
 
@@ -106,22 +105,3 @@ def test_values_that_are_not_finite_are_not_hidden(name):
     data[name].view(ROWS, -1)[3, 0] = torch.nan
     data["terminated"][:] = False
     assert not torch.isfinite(torch.stack(list(learner(True).update(data).values()))).all()
-
-
-def test_compiled_functions_match_their_cache_in_the_next_process():
-    """numba's key of a cached function contains its closure, and a function in it has another key in each process."""
-    for kernel in kernels():
-        assert [type(cell.cell_contents) for cell in kernel.py_func.__closure__] == [int], kernel
-
-
-@pytest.mark.parametrize(
-    ("options", "precision"), [({"hidden": (16, 513)}, "fp32"), ({"compile": True}, "fp32"), ({}, "bf16")], ids=str
-)
-def test_unsupported_settings_use_pytorch(options, precision):
-    assert learner(True, precision, **options).fused is None
-
-
-@pytest.mark.parametrize(("threads", "width", "compiled"), [(1, 512, True), (2, 512, False), (2, 256, True)])
-def test_wide_layers_use_pytorch_if_it_has_several_threads(monkeypatch, threads, width, compiled):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert (learner(True, hidden=(width, 16)).fused is not None) == compiled

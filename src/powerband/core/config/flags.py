@@ -128,11 +128,11 @@ def from_yaml(path: Path) -> list[Flag]:
     """
     import yaml
 
-    from powerband.core.config.plain_yaml import PlainLoader
+    from powerband.core.config.plain_yaml import SafeLoaderWithoutAliases
 
     shown = shortened(path, SHOWN_PATH)
     try:
-        root = yaml.compose(path.expanduser().read_text(encoding="utf-8"), Loader=PlainLoader)
+        root = yaml.compose(path.expanduser().read_text(encoding="utf-8"), Loader=SafeLoaderWithoutAliases)
     except RecursionError as error:
         raise ConfigError(f"{shown} is nested too deeply. Write one 'name: value' per line.") from error
     except (OSError, RuntimeError, ValueError) as error:

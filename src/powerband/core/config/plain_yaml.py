@@ -1,4 +1,4 @@
-"""PlainLoader: loads YAML without aliases."""
+"""SafeLoaderWithoutAliases: loads YAML without aliases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 
-class PlainLoader(yaml.SafeLoader):
+class SafeLoaderWithoutAliases(yaml.SafeLoader):
     """YAML loader that refuses aliases, because aliases can make a small file expand without limit.
 
     Raises:

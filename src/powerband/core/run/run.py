@@ -176,8 +176,7 @@ class Run:
         run._watched = startup.watched
         run.owned_folder = OwnedFolder(startup.storage, own, startup.jobs)
         run._end_spares = partial(startup.meeting.end, startup.spares)
-        named = (f"{name}={getattr(config, name)}" for name in ("env_id", "task", "algo") if hasattr(config, name))
-        run.describe({"recipe": ", ".join([recipe, *named]), **startup.banner})
+        run.describe(startup.banner)
         if own.lock is not None and not run.ranks.leads:  # a machine with a private folder
             print(f"powerband: {run.storage.description}", file=sys.stderr)
         for notice in sorted({line for lines in run.ranks.gather(startup.notices) for line in lines}):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from powerband.core.config.plain_yaml import PlainLoader
+from powerband.core.config.plain_yaml import SafeLoaderWithoutAliases
 from powerband.core.config.texts import shortened
 from powerband.core.errors import ConfigError
 from powerband.recipes.sketchnav.plans.imported.pictures import read_grey
@@ -65,7 +65,7 @@ def read_map_file(path: Path) -> MapFile:
     try:
         if path.stat().st_size > MAX_YAML_BYTES:
             raise ConfigError(f"{path} is larger than {MAX_YAML_BYTES:,} bytes. Name the YAML file of a map.")
-        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=PlainLoader)
+        entries = yaml.load(path.read_text(encoding="utf-8"), Loader=SafeLoaderWithoutAliases)
     except ConfigError:
         raise
     except (OSError, ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
